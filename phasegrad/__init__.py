@@ -1,0 +1,32 @@
+"""phasegrad: on-policy reinforcement learning in phases.
+
+    import phasegrad as pg
+
+    agent = pg.PPO("CartPole-v1", seed=1)
+    agent.learn(100_000)
+    print(agent.evaluate(episodes=20).return_mean)
+
+Names are imported when first used, so that `import phasegrad` is quick.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from phasegrad.errors import ConfigError, EnvError, NonFiniteError, PhasegradError, RunError
+from phasegrad.versions import __version__
+
+if TYPE_CHECKING:
+    from phasegrad.algorithms import PPO
+    from phasegrad.runs.load import load
+
+LAZY = {"PPO": "phasegrad.algorithms", "load": "phasegrad.runs.load"}
+
+__all__ = ["PPO", "ConfigError", "EnvError", "NonFiniteError", "PhasegradError", "RunError", "__version__", "load"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in LAZY:
+        return getattr(importlib.import_module(LAZY[name]), name)
+    raise AttributeError(f"module 'phasegrad' has no attribute {name!r}")

@@ -1,0 +1,309 @@
+"""What the algorithms share: the life of an agent (learn, predict, evaluate, save), and no maths.
+
+A run is a chain of legs. A checkpoint ends a leg, and each leg starts fresh environments seeded from (seed, leg,
+environment index), whether or not the process was interrupted; noise and minibatch order come from (seed, iteration).
+So a run is a function of its config, and a resumed run ends with the bits of one that was never stopped.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import gymnasium as gym
+import numpy as np
+import torch
+from torch import Tensor
+
+from phasegrad import envs
+from phasegrad.actions import ActionAdapter
+from phasegrad.advantages import gae
+from phasegrad.clock import Clock
+from phasegrad.config import Config
+from phasegrad.devices import pick_device
+from phasegrad.errors import ConfigError, EnvError
+from phasegrad.losses import explained_variance
+from phasegrad.models import ActorCritic, FlatParameters, build_model
+from phasegrad.normalize import RewardNormalizer
+from phasegrad.optimize import Adam
+from phasegrad.presets import resolve_config
+from phasegrad.rollout import Collector, Segment, allocate
+from phasegrad.runs.evaluation import Evaluation, run_evaluation
+from phasegrad.tree import named_leaves, tree_map
+
+RECENT_EPISODES = 100
+
+
+@dataclass
+class Progress:
+    """Where a run is; all of it goes into a checkpoint."""
+
+    step: int = 0  # environment steps over all environments
+    iteration: int = 0
+    leg: int = 0
+    episodes: int = 0
+    recent_returns: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT_EPISODES))
+    recent_lengths: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT_EPISODES))
+
+
+class Algorithm(ABC):
+    """An agent and how it learns. Subclasses say what one iteration is."""
+
+    config_class: ClassVar[type[Config]] = Config
+    name: ClassVar[str] = ""
+    auxiliary_head: ClassVar[bool] = False  # whether the policy network carries an auxiliary value head
+
+    def __init__(self, env: Any = None, *, run_dir: str | Path | None = None, **fields: Any) -> None:
+        """`env`: an environment id, a factory of gymnasium environments, or a gymnasium VectorEnv.
+
+        `run_dir` is where checkpoints and metrics go (nothing is written without it); `fields` are the settings of
+        the algorithm's config, over those of the preset.
+        """
+        self.source, fields = _source_fields(env, fields)
+        self.config = resolve_config(self.config_class, fields)
+        self.run_dir = None if run_dir is None else Path(run_dir)
+        self._setup(*self._first_environments())
+
+    @classmethod
+    def restore(cls, config: Config, observation_space: gym.Space, action_space: gym.Space, has_mask: bool) -> Self:
+        """An agent with fresh weights and no environments, for `phasegrad.load` to fill."""
+        agent = cls.__new__(cls)
+        agent.source, agent.config, agent.run_dir, agent.collector = config.env, config, None, None
+        agent._setup(observation_space, action_space, has_mask)
+        return agent
+
+    def _first_environments(self) -> tuple[gym.Space, gym.Space, bool]:
+        env = self._make_env(0)
+        self.config.num_envs = env.num_envs
+        self._env: envs.VectorEnv | None = env
+        return env.observation_space, env.action_space, env.has_action_mask
+
+    def _setup(self, observation_space: gym.Space, action_space: gym.Space, has_mask: bool) -> None:
+        config = self.config
+        self.observation_space, self.action_space, self.has_action_mask = observation_space, action_space, has_mask
+        if config.arch == "auto":
+            images = any(len(space.shape or ()) == 3 for space in _parts(observation_space))
+            config.arch = "shared" if images else "dual"
+        self.device = pick_device(config.device)
+        self.model: ActorCritic = build_model(observation_space, action_space, config, self.auxiliary_head).to(self.device)
+        self.family = self.model.family
+        self.flat = FlatParameters(self.model.parameter_groups())
+        self.adapter = ActionAdapter(action_space, config.action_bounds)
+        self.reward_normalizer = RewardNormalizer(
+            config.normalize_reward, config.gamma if config.reward_gamma is None else config.reward_gamma, config.clip_reward
+        )
+        self.microbatch = 256 if any(np.prod(s.shape or (1,)) >= 1024 for s in _parts(observation_space)) else 1 << 30
+        self.progress, self.clock = Progress(), Clock()
+        self.leg_due = False  # a checkpoint is due at the next boundary
+        self.metrics_bytes, self.seconds_before = 0, 0.0  # what metrics.jsonl and the clock held at the last checkpoint
+        self.scalars: dict[str, float] = {}  # what an algorithm carries from one iteration to the next
+        self.segments: list[Segment] = []
+        self.collector: Collector | None = None
+        if not hasattr(self, "_env"):
+            self._env = None
+        self.optimizers: dict[str, Adam] = self.build_optimizers()
+
+    # What an algorithm adds
+
+    @abstractmethod
+    def build_optimizers(self) -> dict[str, Adam]:
+        """The optimisers by name, over slices of `self.flat`; saved with every checkpoint."""
+
+    @abstractmethod
+    def iterate(self, num_steps: int) -> dict[str, float]:
+        """Collect `num_steps` steps of each environment and learn from them; the metrics of the iteration."""
+
+    def at_boundary(self) -> bool:
+        """Whether a leg may end here: between iterations, unless the algorithm needs longer units."""
+        return True
+
+    # Learning
+
+    def learn(
+        self,
+        total_steps: int | None = None,
+        *,
+        callback: Callable[[dict[str, Any]], object] | None = None,
+        progress: bool = False,
+    ) -> Self:
+        """Train until `total_steps` environment steps in all; again with more to go on.
+
+        `callback` gets each iteration's metrics and ends the training early by returning False. `progress` shows the
+        live display.
+        """
+        from phasegrad.runs.session import train
+
+        train(self, total_steps, callback=callback, progress=progress)
+        return self
+
+    def start_leg(self) -> None:
+        """Fresh environments for the current leg, bound to the policy."""
+        if self._env is None:
+            self._env = self._make_env(self.progress.leg)
+        self.reward_normalizer.start_leg()
+        self.collector = Collector(self._env, self.model, self.adapter, self.device, self.clock)
+
+    def end_leg(self) -> None:
+        """Let the environments go; the next leg makes its own."""
+        self.close()
+        self.progress.leg += 1
+
+    def collect(self, num_steps: int, slot: int = 0) -> Segment:
+        """A rollout under the current policy, with rewards and values ready for advantage estimation."""
+        config, progress = self.config, self.progress
+        assert self.collector is not None
+        segment = self.segments[slot].first(num_steps)
+        noise = self.family.draw_noise((num_steps, config.num_envs), self.generator("noise"))
+        episodes = self.collector.collect(segment, noise, progress.step)
+        done = segment.terminated | segment.truncated
+        segment.rewards.copy_(self.reward_normalizer(segment.raw_rewards, done))
+        progress.step += num_steps * config.num_envs
+        progress.episodes += len(episodes)
+        progress.recent_returns.extend(episode.episode_return for episode in episodes)
+        progress.recent_lengths.extend(float(episode.length) for episode in episodes)
+        return segment
+
+    def estimate_advantages(self, segment: Segment, gae_lambda: float | None = None) -> None:
+        """Advantages and value targets by GAE, from the stored values."""
+        config = self.config
+        terminated = segment.terminated if config.bootstrap_truncated else segment.terminated | segment.truncated
+        advantages, targets = gae(
+            segment.rewards, segment.values, segment.next_values, terminated, segment.truncated, config.gamma,
+            config.gae_lambda if gae_lambda is None else gae_lambda,
+        )  # fmt: skip
+        segment.advantages.copy_(advantages)
+        segment.value_targets.copy_(targets)
+
+    def allocate_segments(self, count: int) -> None:
+        """Storage for `count` rollouts, once."""
+        if not self.segments:
+            self.segments = allocate(
+                count, self.config.num_steps, self.config.num_envs, self.observation_space, self.family, self.has_action_mask
+            )
+
+    def generator(self, purpose: str) -> torch.Generator:
+        """Random numbers that depend on the seed, the iteration and what they are for, and on nothing else."""
+        purposes = ("noise", "minibatches", "auxiliary")
+        key = np.random.SeedSequence([self.config.seed, self.progress.iteration, purposes.index(purpose)])
+        return torch.Generator().manual_seed(int(key.generate_state(1, np.uint64)[0] >> np.uint64(1)))
+
+    def remaining_fraction(self) -> float:
+        """What is left of the run at the start of this iteration, from 1 to 0: annealed settings are scaled by it."""
+        return 1.0 - self.progress.step / self.config.total_steps
+
+    def rollout_metrics(self, segment: Segment) -> dict[str, float]:
+        """What a rollout says about the values that were used for it."""
+        metrics = {"explained_variance": explained_variance(segment.values, segment.value_targets)}
+        metrics |= {"value_mean": segment.values.mean(), "value_target_mean": segment.value_targets.mean()}
+        return {name: float(value) for name, value in metrics.items()}
+
+    # Using the agent
+
+    @torch.no_grad()
+    def predict(
+        self,
+        observation: Any,
+        state: Any = None,
+        episode_start: Any = None,
+        mask: Any = None,
+        deterministic: bool = True,
+    ) -> tuple[np.ndarray, Any]:
+        """Actions for one observation or a batch, as the environment takes them; `state` is passed through."""
+        batch, single = self._as_batch(observation)
+        size = len(named_leaves(batch)[0][1])
+        masks = None if mask is None else torch.as_tensor(np.asarray(mask, dtype=bool)).reshape(size, -1).to(self.device)
+        params = self.model.policy(batch, masks)
+        if deterministic:
+            actions = self.family.mode(params)
+        else:
+            noise = self.family.draw_noise((size,), torch.default_generator).to(self.device)
+            actions = self.family.sample(params, noise)
+        result = self.adapter(actions.cpu().numpy())
+        return (result[0] if single else result), state
+
+    @torch.no_grad()
+    def value(self, observation: Any) -> np.ndarray:
+        """V(s) of a batch of observations [B], in the units of the unnormalised reward."""
+        batch, single = self._as_batch(observation)
+        values = self.model.value(batch).cpu().numpy() * self.reward_normalizer.std
+        return values[0] if single else values  # type: ignore[no-any-return]
+
+    def _as_batch(self, observation: Any) -> tuple[Any, bool]:
+        """Observations as tensors on the device with a batch dimension, and whether it was added."""
+        observation = envs.flatten_observation(observation)
+        if isinstance(self.observation_space, gym.spaces.Dict):
+            spaces: Any = self.observation_space.spaces
+            if not isinstance(observation, dict) or set(spaces) - set(observation):
+                raise EnvError(f"The observation must be a dict with the keys {', '.join(spaces)}.")
+            observation = {name: observation[name] for name in spaces}
+        else:
+            spaces = self.observation_space
+        arrays = tree_map(lambda leaf, space: np.asarray(leaf, dtype=space.dtype), observation, spaces)
+        name, some = named_leaves(arrays)[0]
+        wanted = (spaces[name] if isinstance(spaces, dict) else spaces).shape or ()
+        single = some.shape == wanted
+        if not single and some.shape[1:] != wanted:
+            raise EnvError(f"The observation has shape {some.shape}; one of shape {wanted} or a batch of those is needed.")
+        return tree_map(lambda leaf: torch.from_numpy(leaf[None] if single else leaf).to(self.device), arrays), single
+
+    def evaluate(self, episodes: int = 20, *, deterministic: bool = True, seed: int | None = None, levels: str = "train") -> Evaluation:
+        """Raw returns of whole episodes in fresh environments, with normalisers frozen."""
+        return run_evaluation(self, episodes, deterministic=deterministic, seed=seed, levels=levels)
+
+    def save(self, path: str | Path) -> None:
+        """Write the agent, and all that continuing its training needs, to a folder that `phasegrad.load` reads."""
+        from phasegrad.runs.checkpoint import write_checkpoint
+
+        write_checkpoint(Path(path), self)
+
+    def close(self) -> None:
+        """Free the environments; learning again makes new ones."""
+        if self._env is not None and not isinstance(self.source, gym.vector.VectorEnv):
+            self._env.close()
+            self._env = None
+        self.collector = None
+
+    # Checkpoints
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Every tensor of the agent's state, by name, without copying."""
+        named = {f"model.{name}": tensor for name, tensor in self.model.state_dict().items()}
+        for name, optimizer in self.optimizers.items():
+            named |= {f"optimizer.{name}.{key}": tensor for key, tensor in optimizer.state().items()}
+        return named | {"reward_normalizer.moments": self.reward_normalizer.moments}
+
+    def _make_env(self, leg: int) -> envs.VectorEnv:
+        config = self.config
+        return envs.make(
+            self.source,
+            num_envs=config.num_envs,
+            seeds=envs.env_seeds(config.seed, leg, config.num_envs),
+            backend=config.backend,
+            vectorization=config.vectorization,
+            num_threads=config.env_threads or None,
+            options=config.env_options,
+        )
+
+
+def _parts(space: gym.Space) -> list[gym.Space]:
+    return list(space.spaces.values()) if isinstance(space, gym.spaces.Dict) else [space]
+
+
+def _source_fields(env: Any, fields: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """The environment's source and the settings it implies."""
+    fields = dict(fields)
+    if env is None:
+        env = fields.get("env")
+    if not env:
+        raise ConfigError("env is missing: give an environment id such as CartPole-v1.")
+    if isinstance(env, str):
+        return env, fields | {"env": env}
+    fields["env"] = f"custom:{getattr(env, '__name__', type(env).__name__)}"
+    if isinstance(env, gym.vector.VectorEnv):
+        if fields.setdefault("num_envs", env.num_envs) != env.num_envs:
+            raise ConfigError(f"num_envs is {fields['num_envs']}, but the VectorEnv given has {env.num_envs}: leave num_envs out.")
+    return env, fields

@@ -1,0 +1,298 @@
+"""The command line: verbs over the same config fields as Python, errors of one sentence, exit code 2 for bad input.
+
+Heavy imports happen inside the verbs, so that help and errors come at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import typing
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+from phasegrad.errors import ConfigError, PhasegradError, nearest
+
+NAMES = ("ppo",)
+EXAMPLES = {
+    "train": (
+        "phasegrad train ppo --env CartPole-v1 --total-steps 1e5 --seed 1 --run-dir runs/cartpole",
+        "phasegrad train ppo --env procgen/coinrun --env.distribution hard --env.num-levels 500 --total-steps 25e6",
+    ),
+    "resume": ("phasegrad resume runs/cartpole", "phasegrad resume runs/cartpole --total-steps 2e5"),
+    "eval": ("phasegrad eval runs/cartpole --episodes 20 --deterministic", "phasegrad eval runs/coinrun --levels test --json"),
+    "plot": ("phasegrad plot runs/cartpole --out curve.png", "phasegrad plot runs/seed1 runs/seed2 runs/seed3 --out curve.png"),
+    "envs": ("phasegrad envs", "phasegrad envs procgen"),
+    "presets": ("phasegrad presets", "phasegrad presets mujoco"),
+    "doctor": ("phasegrad doctor", "phasegrad doctor --json"),
+}
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse with one-sentence errors and no guessing of abbreviations."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        kwargs.setdefault("allow_abbrev", False)
+        kwargs.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
+        super().__init__(*args, **kwargs)
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(message[0].upper() + message[1:].rstrip(".") + f"; `{self.prog} --help` lists the options.")
+
+
+def build_parser() -> Parser:
+    parser = Parser(prog="phasegrad", description="On-policy reinforcement learning in phases.")
+    parser.add_argument("--version", action="store_true", help="print the version and exit")
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB")
+
+    def verb(name: str, help: str, run: Callable[[argparse.Namespace], int]) -> Parser:
+        epilog = "examples:\n" + "\n".join(f"  {example}" for example in EXAMPLES[name])
+        sub: Parser = verbs.add_parser(name, help=help, description=help, epilog=epilog)
+        sub.add_argument("--debug", action="store_true", help="show the traceback of an error")
+        sub.set_defaults(run=run)
+        return sub
+
+    train = verb("train", "train an agent", run_train)
+    train.add_argument("algorithm", choices=NAMES, help="what to train with")
+    train.add_argument("--run-dir", help="where checkpoints and metrics go (default: runs/ENV-ALGORITHM-sSEED)")
+    train.add_argument("--overwrite", action="store_true", help="replace the run that the directory holds")
+    train.add_argument("--resume", action="store_true", help="continue the run that the directory holds, if there is one")
+    train.add_argument("--quiet", action="store_true", help="no progress display")
+    resume = verb("resume", "continue a run to its configured total, exactly as if it had never stopped", run_resume)
+    resume.add_argument("dir", help="run directory")
+    resume.add_argument("--total-steps", help="a larger total than the configured one")
+    resume.add_argument("--quiet", action="store_true", help="no progress display")
+    evaluate = verb("eval", "play episodes with a trained agent", run_eval)
+    evaluate.add_argument("dir", help="run directory or saved agent")
+    evaluate.add_argument("--episodes", default="20", help="how many (default 20)")
+    evaluate.add_argument("--deterministic", action="store_true", help="the most likely action in place of a sampled one")
+    evaluate.add_argument("--levels", default="train", help="Procgen: train or test levels")
+    evaluate.add_argument("--checkpoint", metavar="STEP", help="the checkpoint of a step (default: the latest)")
+    evaluate.add_argument("--seed", help="seed of the environments (default: the run's)")
+    evaluate.add_argument("--json", action="store_true", help="one JSON object on stdout")
+    plot = verb("plot", "draw learning curves as a picture", run_plot)
+    plot.add_argument("dir", nargs="+", help="run directories; more than one are drawn as their mean and range")
+    plot.add_argument("--out", default="curve.png", help="PNG file to write (default curve.png)")
+    listing = verb("envs", "list the environments that can be trained on", run_envs)
+    listing.add_argument("family", nargs="?", help="only this family")
+    presets = verb("presets", "list the presets, or show one", run_presets)
+    presets.add_argument("name", nargs="?", help="show this preset's settings")
+    doctor = verb("doctor", "check this installation", run_doctor)
+    doctor.add_argument("--json", action="store_true", help="one JSON object on stdout")
+    return parser
+
+
+def add_fields(parser: Parser, algorithm: str) -> None:
+    """An option for every field of the algorithm's config."""
+    from phasegrad.algorithms import ALGORITHMS
+    from phasegrad.config import documented_fields
+
+    config_class = ALGORITHMS[algorithm].config_class
+    hints = typing.get_type_hints(config_class)
+    group = parser.add_argument_group(f"settings of {algorithm} (a preset may set other defaults)")
+    for name, field in documented_fields(config_class).items():
+        if name == "env_options":
+            group.add_argument("--env.NAME", dest="_env_option", metavar="VALUE", help=field.metadata["help"])
+            continue
+        option = f"--{name.replace('_', '-')}"
+        text = f"{field.metadata['help']} (default {field.default})".replace("%", "%%")
+        if hints[name] is bool:
+            group.add_argument(option, nargs="?", const="true", default=argparse.SUPPRESS, metavar="BOOL", help=text)
+            group.add_argument(f"--no-{name.replace('_', '-')}", dest=name, action="store_const", const="false", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+        else:
+            group.add_argument(option, default=argparse.SUPPRESS, metavar="VALUE", help=text)
+
+
+def split_env_options(arguments: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
+    """Takes --env.NAME VALUE (or =VALUE) out of the arguments; values as JSON where they are, else as text."""
+    rest: list[str] = []
+    options: dict[str, Any] = {}
+    pending = list(arguments)
+    while pending:
+        argument = pending.pop(0)
+        if not argument.startswith("--env."):
+            rest.append(argument)
+            continue
+        name, equals, value = argument.removeprefix("--env.").partition("=")
+        if not equals:
+            if not pending:
+                raise ConfigError(f"--env.{name} needs a value.")
+            value = pending.pop(0)
+        try:
+            options[name.replace("-", "_")] = json.loads(value.lower() if value.lower() in ("true", "false") else value)
+        except json.JSONDecodeError:
+            options[name.replace("-", "_")] = value
+    return rest, options
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    rest, env_options = split_env_options(arguments)
+    parser = build_parser()
+    if rest[:1] == ["train"] and len(rest) > 1 and rest[1] in NAMES:
+        train = typing.cast(Any, parser)._subparsers._group_actions[0].choices["train"]
+        add_fields(train, rest[1])
+    found, unknown = parser.parse_known_args(rest)
+    if unknown:
+        verb = typing.cast(Any, parser)._subparsers._group_actions[0].choices.get(found.verb, parser)
+        known = [option for option in verb._option_string_actions if option.startswith("--")]
+        bad = next((argument for argument in unknown if argument.startswith("-")), unknown[0])
+        raise ConfigError(f"Unknown option {bad!r}.{nearest(bad.partition('=')[0], known)} `phasegrad {found.verb} --help` lists all.")
+    found.env_options = env_options
+    return found
+
+
+def run_train(options: argparse.Namespace) -> int:
+    from phasegrad.algorithms import ALGORITHMS
+    from phasegrad.config import documented_fields
+    from phasegrad.runs.directory import RunDirectory
+
+    algorithm = ALGORITHMS[options.algorithm]
+    fields = {name: value for name, value in vars(options).items() if name in documented_fields(algorithm.config_class)}
+    fields["env_options"] = options.env_options
+    if not fields.get("env"):
+        raise ConfigError("--env is missing: give an environment id such as CartPole-v1; `phasegrad envs` lists them.")
+    seed = fields.get("seed", 1)
+    path = options.run_dir or f"runs/{fields['env'].replace('/', '-').replace(':', '-')}-{options.algorithm}-s{seed}"
+    directory = RunDirectory(path)
+    if options.resume and directory.exists():
+        return continue_run(path, None, options.quiet)
+    directory.require_free(options.overwrite)
+    agent = algorithm(run_dir=path, **fields)
+    try:
+        agent.learn(progress=not options.quiet)
+    finally:
+        agent.close()
+    return 0
+
+
+def continue_run(path: str, total_steps: str | None, quiet: bool) -> int:
+    from phasegrad.config import to_int
+    from phasegrad.runs.directory import RunDirectory
+    from phasegrad.runs.load import load
+
+    directory = RunDirectory(path)
+    config = directory.read_config()
+    if directory.checkpoints():
+        agent = load(path)
+    else:  # killed before its first checkpoint: the run starts again from its config
+        from phasegrad.algorithms import ALGORITHMS
+
+        fields = {name: value for name, value in config.items() if name not in ("algorithm", "versions")}
+        agent = ALGORITHMS[config["algorithm"]](run_dir=path, **fields)
+    total = agent.config.total_steps if total_steps is None else to_int(total_steps)
+    if agent.progress.step >= total:
+        if not quiet:
+            print(f"{path} has reached its {total:,} steps already; --total-steps N goes further.")
+        return 0
+    try:
+        agent.learn(total, progress=not quiet)
+    finally:
+        agent.close()
+    return 0
+
+
+def run_resume(options: argparse.Namespace) -> int:
+    return continue_run(options.dir, options.total_steps, options.quiet)
+
+
+def run_eval(options: argparse.Namespace) -> int:
+    from phasegrad.config import coerce
+    from phasegrad.runs.load import load
+
+    def whole(name: str, value: str | None, low: int) -> int | None:
+        return None if value is None else coerce(name, value, int, {"low": low})
+
+    episodes = whole("episodes", options.episodes, 1)
+    agent = load(options.dir, checkpoint=whole("checkpoint", options.checkpoint, 0))
+    result = agent.evaluate(
+        episodes or 20, deterministic=options.deterministic, seed=whole("seed", options.seed, 0), levels=options.levels
+    )
+    if options.json:
+        print(json.dumps(result.summary()))
+        return 0
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=f"{agent.config.env}, {agent.progress.step:,} steps, {'deterministic' if options.deterministic else 'sampled'} actions")
+    for name in result.summary():
+        table.add_column(name.replace("_", " "), justify="right")
+    table.add_row(*(f"{value:,.2f}" if isinstance(value, float) else str(value) for value in result.summary().values()))
+    Console().print(table)
+    return 0
+
+
+def run_plot(options: argparse.Namespace) -> int:
+    from phasegrad.runs.plot import plot_runs
+
+    plot_runs(options.dir, options.out)
+    print(f"wrote {options.out}")
+    return 0
+
+
+def run_envs(options: argparse.Namespace) -> int:
+    from phasegrad.envs import list_envs
+
+    families = list_envs()
+    if options.family is not None and options.family not in families:
+        raise ConfigError(f"Unknown family {options.family!r}; there are {', '.join(families)}.{nearest(options.family, families)}")
+    for family, ids in families.items():
+        if options.family in (None, family):
+            shown = ids if options.family else ids[:8]
+            more = "" if len(shown) == len(ids) else f" ... ({len(ids)} in all: phasegrad envs {family})"
+            print(f"{family}: {', '.join(shown)}{more}")
+    return 0
+
+
+def run_presets(options: argparse.Namespace) -> int:
+    from phasegrad.presets import PRESETS
+
+    if options.name is None:
+        for name, preset in PRESETS.items():
+            print(f"{name:20} {preset.about}")
+        return 0
+    if options.name not in PRESETS:
+        raise ConfigError(f"Unknown preset {options.name!r}.{nearest(options.name, PRESETS)} `phasegrad presets` lists all.")
+    preset = PRESETS[options.name]
+    print(json.dumps({"about": preset.about, "common": dict(preset.common), **{k: dict(v) for k, v in preset.by_algorithm.items()}}, indent=1))
+    return 0
+
+
+def run_doctor(options: argparse.Namespace) -> int:
+    from phasegrad.doctor import examine
+
+    checks = examine()
+    if options.json:
+        print(json.dumps([check.__dict__ for check in checks]))
+    else:
+        for check in checks:
+            print(f"{'ok  ' if check.ok else 'MISS' if check.optional else 'FAIL'}  {check.name}: {check.found}" + ("" if check.ok else f" -> {check.fix}"))
+    return 0 if all(check.ok or check.optional for check in checks) else 1
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; the exit code."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in arguments
+    try:
+        options = parse(arguments)
+        if options.version:
+            from phasegrad.versions import __version__
+
+            print(f"phasegrad {__version__}")
+            return 0
+        if options.verb is None:
+            build_parser().print_help()
+            return 0
+        result: int = options.run(options)
+        return result
+    except PhasegradError as error:
+        if debug:
+            raise
+        print(f"phasegrad: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("phasegrad: stopped; `phasegrad resume DIR` continues from the last checkpoint.", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        return 141

@@ -1,0 +1,74 @@
+"""What `phasegrad doctor` looks at: each part of the installation, and what to do where it is missing."""
+
+from __future__ import annotations
+
+import importlib
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass
+class Check:
+    """One finding; an optional part that is missing is no failure."""
+
+    name: str
+    ok: bool
+    found: str
+    fix: str
+    optional: bool
+
+
+def examine() -> list[Check]:
+    """Every check, in the order of importance."""
+    version = ".".join(map(str, sys.version_info[:3]))
+    checks = [Check("python", sys.version_info >= (3, 11), version, "install Python 3.11 or newer", False)]
+    checks += [
+        _package("torch", "pip install torch", False),
+        _package("gymnasium", "pip install gymnasium", False),
+        _package("envpool", 'pip install envpool (without it gymnasium serves what it can)', True),
+        _try("procgen", _procgen, 'pip install "phasegrad[procgen]"; on Linux the system needs libGL.so.1 and libglib-2.0.so.0', True),
+        _try("box2d", lambda: _make("LunarLander-v3"), 'pip install "phasegrad[box2d]"', True),
+        _try("mujoco", lambda: _make("HalfCheetah-v5"), 'pip install "phasegrad[mujoco]"', True),
+        _package("minigrid", 'pip install "phasegrad[minigrid]"', True),
+        _package("tensorboard", "pip install tensorboard", False),
+        _try("cuda", _cuda, "no CUDA device: networks run on the CPU", True),
+    ]
+    compiler = shutil.which("g++") or shutil.which("c++") or shutil.which("clang++")
+    checks.append(Check("c++ compiler", compiler is not None, compiler or "none", "install g++ or clang for torch.compile", True))
+    return checks
+
+
+def _package(name: str, fix: str, optional: bool) -> Check:
+    return _try(name, lambda: str(getattr(importlib.import_module(name), "__version__", "installed")), fix, optional)
+
+
+def _try(name: str, probe: Callable[[], str], fix: str, optional: bool) -> Check:
+    try:
+        return Check(name, True, probe(), fix, optional)
+    except Exception as error:  # whatever is wrong with a part, the others are still examined
+        return Check(name, False, str(error).splitlines()[0][:120] if str(error) else type(error).__name__, fix, optional)
+
+
+def _make(env_id: str) -> str:
+    from phasegrad import envs
+
+    env = envs.make(env_id, num_envs=1, seeds=[0])
+    try:
+        env.reset()
+        return f"{env_id} on {env.backend}"
+    finally:
+        env.close()
+
+
+def _procgen() -> str:
+    return _make("procgen/coinrun")
+
+
+def _cuda() -> str:
+    import torch
+
+    if not torch.cuda.is_available():
+        raise RuntimeError("not available")
+    return str(torch.cuda.get_device_name())

@@ -1,0 +1,108 @@
+"""Environments: one same-step contract, an envpool and a gymnasium backend, and a checker.
+
+Importing this imports neither envpool nor any family's package; `make` does, for what it is asked to make.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import gymnasium as gym
+
+from phasegrad.envs.checker import CheckReport, check
+from phasegrad.envs.contract import Episode, Observation, Step, VectorEnv
+from phasegrad.envs.families import EnvSpec, list_envs, resolve
+from phasegrad.envs.seeding import env_seeds
+from phasegrad.envs.spaces import flatten, flatten_observation
+from phasegrad.errors import ConfigError, EnvError
+
+__all__ = [
+    "CheckReport",
+    "EnvSpec",
+    "Episode",
+    "Observation",
+    "Step",
+    "VectorEnv",
+    "check",
+    "env_seeds",
+    "flatten",
+    "flatten_observation",
+    "list_envs",
+    "make",
+    "resolve",
+]
+
+EnvSource = str | Callable[[], gym.Env] | gym.vector.VectorEnv
+
+
+def make(
+    source: EnvSource,
+    *,
+    num_envs: int,
+    seeds: Sequence[int],
+    backend: str = "auto",
+    vectorization: str = "sync",
+    num_threads: int | None = None,
+    options: Mapping[str, Any] | None = None,
+    render: bool = False,
+    evaluation: bool = False,
+) -> VectorEnv:
+    """Make `num_envs` environments that keep the contract of `VectorEnv`.
+
+    source: an id ("CartPole-v1", "procgen/coinrun", "module:Id-v0"), a function that makes one gymnasium environment,
+        or a gymnasium VectorEnv, which is used up.
+    seeds: one for each environment, as `env_seeds` gives them.
+    backend: "envpool", "gymnasium", or "auto": envpool for what it knows.
+    vectorization: "sync" steps gymnasium environments in turn, "async" in a process each; envpool has its own threads.
+    num_threads: envpool's; by default as many as there are processors, fewer for environments too cheap to share out.
+    options: keyword arguments of the environment; Procgen: `distribution`, `num_levels`, `start_level`.
+    evaluation: score as published: on Atari whole games and unclipped rewards.
+    """
+    if num_envs < 1:
+        raise ConfigError(f"num_envs must be 1 or more, got {num_envs}.")
+    if len(seeds) != num_envs:
+        raise ConfigError(f"{num_envs} environments need as many seeds, got {len(seeds)}; env_seeds makes them.")
+    if vectorization not in ("sync", "async"):
+        raise ConfigError(f"Unknown vectorization {vectorization!r}; use sync or async.")
+    if num_threads is not None and num_threads < 1:
+        raise ConfigError(f"num_threads must be 1 or more, got {num_threads}.")
+    if isinstance(source, str):
+        spec = resolve(source, options, backend=backend, evaluation=evaluation, render=render)
+        if spec.backend == "envpool":
+            from phasegrad.envs.envpool_backend import EnvpoolVectorEnv
+
+            return EnvpoolVectorEnv(spec, seeds, num_threads, render)
+        from phasegrad.envs.gymnasium_backend import factory_of_id
+
+        return _from_factory(factory_of_id(spec, render), seeds, vectorization, render)
+    if backend == "envpool":
+        raise ConfigError("The envpool backend makes environments from ids only; leave the backend at auto.")
+    if isinstance(source, gym.vector.VectorEnv):
+        from phasegrad.envs.vector_adapter import adapt
+
+        if source.num_envs != num_envs:
+            raise ConfigError(f"num_envs is {num_envs}, but the vector environment holds {source.num_envs}.")
+        return adapt(source, seeds, render)
+    if isinstance(source, gym.Env):
+        raise EnvError(
+            f"Pass a function that makes the environment, such as `lambda: {type(source.unwrapped).__name__}()`, not an "
+            "environment: each of the parallel ones must be its own."
+        )
+    if not callable(source):
+        raise EnvError(f"An environment is an id, a function or a gymnasium VectorEnv, not a {type(source).__name__}.")
+    factory = partial(source, **options) if options else source
+    return _from_factory(factory, seeds, vectorization, render)
+
+
+def _from_factory(
+    factory: Callable[[], gym.Env], seeds: Sequence[int], vectorization: str, render: bool
+) -> VectorEnv:
+    if vectorization == "async":
+        from phasegrad.envs.vector_adapter import in_processes
+
+        return in_processes([factory] * len(seeds), seeds, render)
+    from phasegrad.envs.gymnasium_backend import GymnasiumVectorEnv, build_env
+
+    return GymnasiumVectorEnv([build_env(factory, index) for index in range(len(seeds))], seeds, render)

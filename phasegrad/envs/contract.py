@@ -1,0 +1,65 @@
+"""The one contract every environment is adapted to: same-step autoreset, so that a rollout is dense.
+
+`step` returns the observation to act on next (already the first of the new episode where one ended) and, for the
+environments that ended, the true final observation. Nothing here knows about agents, rollouts or backends.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+
+import gymnasium as gym
+import numpy as np
+
+# A batch of observations: one array [N, ...], or for Dict and Tuple spaces a flat dict of arrays by dotted name.
+Observation = np.ndarray | dict[str, np.ndarray]
+
+
+@dataclass(slots=True)
+class Episode:
+    """A finished episode as the environment scored it: raw rewards, for Atari the whole game and not one life."""
+
+    env: int
+    episode_return: float
+    length: int
+
+
+@dataclass(slots=True)
+class Step:
+    """What one step of all N environments returned."""
+
+    observation: Observation  # [N, ...] to act on next
+    reward: np.ndarray  # [N] float64
+    terminated: np.ndarray  # [N] bool: ended in the MDP, so the value of what follows is 0
+    truncated: np.ndarray  # [N] bool: cut short, so the value of the final observation counts
+    ended: np.ndarray  # [K] int64, ascending: the environments where either flag is set
+    final_observation: Observation | None = None  # [K, ...] true last observations, in the order of `ended`
+    episodes: list[Episode] = field(default_factory=list)  # statistics of what finished on this step
+    action_mask: np.ndarray | None = None  # [N, M] bool, True = allowed, for `observation`
+
+
+class VectorEnv(ABC):
+    """N environments stepped together. Spaces are those of one environment, flattened by `spaces.flatten`."""
+
+    num_envs: int
+    observation_space: gym.Space  # Box, Discrete, MultiDiscrete, MultiBinary, or a Dict of those without nesting
+    action_space: gym.Space  # Discrete, MultiDiscrete, MultiBinary or Box
+    has_action_mask: bool = False
+    backend: str  # "envpool" or "gymnasium"
+
+    @abstractmethod
+    def reset(self) -> tuple[Observation, np.ndarray | None]:
+        """Start every environment on its seed; the first observations [N, ...] and their action mask or None."""
+
+    @abstractmethod
+    def step(self, actions: np.ndarray) -> Step:
+        """Take `actions` [N, ...] (in the environment's own units) in every environment."""
+
+    def render(self) -> np.ndarray | None:
+        """Frames [N, H, W, 3] uint8 of the current states, or None where it was not made with `render=True`."""
+        return None
+
+    @abstractmethod
+    def close(self) -> None:
+        """Free processes, threads and memory. Closing twice is allowed."""

@@ -1,0 +1,244 @@
+"""The envpool backend: many environments in C++ threads, turned from next-step to same-step autoreset.
+
+An ended environment is stepped once more on its own, which envpool answers with the first observation of the next
+episode. `reset` is not used for that: on Atari it would restart the game at every lost life.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+from phasegrad.envs import qt
+from phasegrad.envs.contract import Episode, Observation, Step, VectorEnv
+from phasegrad.envs.families import EnvSpec
+from phasegrad.envs.spaces import ACTION_MASK, ActionAdapter, ObservationAdapter
+from phasegrad.errors import ConfigError, EnvError, nearest
+
+# Waking a second thread costs more than stepping these: CartPole with 8 environments runs several times faster on one.
+_CHEAP_PACKAGES = ("envpool.classic_control", "envpool.toy_text", "envpool.minigrid")
+_CHEAP_ENVS_PER_THREAD = 64
+# What `make` sets itself; an option of this name would silently fight with it.
+_OWN_OPTIONS = ("num_envs", "batch_size", "num_threads", "seed", "env_seed", "max_num_players", "gym_reset_return_info")
+_MAX_RESET_STEPS = 10
+
+
+class EnvpoolVectorEnv(VectorEnv):
+    """`num_envs` environments of one envpool id in synchronous mode, which is deterministic for any thread count."""
+
+    backend = "envpool"
+
+    def __init__(
+        self, spec: EnvSpec, seeds: Sequence[int], num_threads: int | None = None, render: bool = False
+    ) -> None:
+        self.spec = spec
+        self.num_envs = len(seeds)
+        self._seeds = list(seeds)
+        self._render = render
+        self._package = _package(spec)
+        if num_threads is None:
+            num_threads = min(self.num_envs, os.cpu_count() or 1)
+            if self._package in _CHEAP_PACKAGES:
+                num_threads = min(num_threads, -(-self.num_envs // _CHEAP_ENVS_PER_THREAD))
+        self._num_threads = num_threads
+        self._pool: Any = self._make_pool()
+        self._fresh = True
+        self._index_state(self._pool)
+        drop = ("mission",) if spec.family == "minigrid" else ()
+        self._adapter = ObservationAdapter(_honest_bounds(self._pool.observation_space), drop)
+        self._actions = ActionAdapter(self._pool.action_space)
+        self._actions.dtype = np.dtype(self._pool._spec._action_spec[-1][0])
+        self.observation_space = self._adapter.space
+        self.action_space = self._actions.space
+        self.has_action_mask = self._adapter.mask_leaf is not None
+        if self._adapter.mask_leaf is not None:
+            self._actions.check_mask_space(self._adapter.mask_leaf)
+        # The common case by far, kept free of any conversion.
+        plain = self._adapter.leaves[0]
+        simple = not self._adapter.nested and not np.any(plain.start) and plain.space.shape == plain.shape
+        self._plain_dtype = plain.space.dtype if simple else None
+        self._ids = np.arange(self.num_envs, dtype=np.int32)
+        self._returns = np.zeros(self.num_envs)  # [N] raw, of the running episodes
+        self._lengths = np.zeros(self.num_envs, np.int64)
+
+    def reset(self) -> tuple[Observation, np.ndarray | None]:
+        if not self._fresh:  # envpool seeds when it makes: only a new pool starts on the seeds again
+            self._pool = self._make_pool()
+        self._fresh = False
+        self._returns[:] = 0.0
+        self._lengths[:] = 0
+        self._pool._reset(self._ids)
+        return self._observe(self._pool._recv(), self.num_envs)
+
+    def step(self, actions: np.ndarray) -> Step:
+        if self._fresh:
+            raise EnvError("The environments must be reset before the first step.")
+        actions = self._actions.to_environment(actions, self.num_envs)
+        state = self._exchange(self._ids, actions)
+        reward = state[self._at_reward].astype(np.float64)
+        done, truncated = state[self._at_done], state[self._at_truncated]
+        self._returns += reward if self._at_raw_reward is None else state[self._at_raw_reward]
+        self._lengths += 1
+        if self._plain_dtype is not None:
+            observation: Observation = state[self._at_observation].astype(self._plain_dtype, copy=False)
+            mask = None
+        else:
+            observation, mask = self._observe(state, self.num_envs, validate=False)
+        ended = (done | truncated).nonzero()[0]
+        if ended.size == 0:
+            if mask is not None:
+                mask = self._actions.to_mask(mask, self.num_envs)
+            return Step(observation, reward, done, truncated, ended, action_mask=mask)
+        return self._finish(state, actions, observation, mask, reward, ended)
+
+    def _finish(
+        self,
+        state: list[np.ndarray],
+        actions: np.ndarray,
+        observation: Observation,
+        mask: np.ndarray | None,
+        reward: np.ndarray,
+        ended: np.ndarray,
+    ) -> Step:
+        """The step of a batch in which environments ended: keep their last observations, begin their next episodes."""
+        done, truncated = state[self._at_done], state[self._at_truncated]
+        terminated = done & ~truncated
+        over = ended
+        if self._at_game_over is not None:  # Atari: a lost life ends an episode for the agent, not the game
+            game_over = state[self._at_game_over] > 0
+            terminated |= game_over & done  # envpool hides an end exactly on the time limit behind the truncation
+            over = (game_over | truncated).nonzero()[0]
+        episodes = [Episode(int(i), float(self._returns[i]), int(self._lengths[i])) for i in over]
+        self._returns[over] = 0.0
+        self._lengths[over] = 0
+        final, first, first_mask = self._restart(actions, observation, ended)
+        if isinstance(observation, dict):
+            assert isinstance(first, dict)
+            for name, array in observation.items():
+                array[ended] = first[name]
+        else:
+            observation[ended] = first
+        if mask is not None:
+            mask = np.array(mask)
+            mask[ended] = first_mask
+            mask = self._actions.to_mask(mask, self.num_envs)
+        return Step(observation, reward, terminated, truncated, ended, final, episodes, mask)
+
+    def _restart(
+        self, actions: np.ndarray, observation: Observation, ended: np.ndarray
+    ) -> tuple[Observation, Observation, np.ndarray | None]:
+        if isinstance(observation, dict):
+            final: Observation = {name: array[ended] for name, array in observation.items()}
+        else:
+            final = observation[ended]
+        ids = ended.astype(np.int32)
+        for _ in range(_MAX_RESET_STEPS):
+            state = self._exchange(ids, actions[ended])
+            if not np.array_equal(state[self._at_env_id], ids):
+                raise EnvError(f"envpool answered for other environments than the ended {ids.tolist()} of {self.spec.id}.")
+            if self._at_raw_reward is not None:  # points made while a new life is being started belong to the game
+                self._returns[ended] += state[self._at_raw_reward]
+            if not (state[self._at_done] | state[self._at_truncated]).any():
+                first, mask = self._observe(state, len(ended), validate=False)
+                return final, first, mask
+        raise EnvError(f"{self.spec.id} ends again as soon as it starts, in one of the environments {ids.tolist()}.")
+
+    def render(self) -> np.ndarray | None:
+        if not self._render:
+            return None
+        return np.asarray(self._pool.render(env_ids=self._ids), dtype=np.uint8)
+
+    def close(self) -> None:
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.close()
+
+    def _exchange(self, ids: np.ndarray, actions: np.ndarray) -> list[np.ndarray]:
+        # The public step() rebuilds nested dictionaries of infos nobody reads, at ten times the price of this.
+        self._pool._send([ids, ids, actions])
+        state: list[np.ndarray] = self._pool._recv()  # in the order of `ids`; every call gives new arrays
+        return state
+
+    def _observe(
+        self, state: list[np.ndarray], count: int, validate: bool = True
+    ) -> tuple[Observation, np.ndarray | None]:
+        batch: Any = state[self._at_observation] if self._at_observation >= 0 else {}
+        for name, position in self._entries.items():
+            batch[name] = state[position]
+        if not self._adapter.nested:
+            return self._adapter.leaves[0].convert(batch), None
+        observation = {leaf.name: leaf.convert(batch[leaf.name]) for leaf in self._adapter.leaves}
+        mask = batch[ACTION_MASK] if self.has_action_mask else None
+        return observation, self._actions.to_mask(mask, count) if validate and mask is not None else mask
+
+    def _make_pool(self) -> Any:
+        if self._package == "envpool.procgen":
+            qt.require()
+        import envpool
+
+        for name in self.spec.kwargs:
+            if name in _OWN_OPTIONS:
+                raise ConfigError(f"The option {name!r} of {self.spec.id} is set by phasegrad and cannot be passed on.")
+        kwargs = dict(self.spec.kwargs)
+        if self._render:
+            if self._package.startswith("envpool.mujoco"):
+                raise EnvError(f"envpool cannot draw {self.spec.id} reliably; render it with backend='gymnasium'.")
+            kwargs["render_mode"] = "rgb_array"
+        try:
+            return envpool.make(
+                self.spec.id,
+                env_type="gymnasium",
+                num_envs=self.num_envs,
+                num_threads=self._num_threads,
+                seed=self._seeds,
+                **kwargs,
+            )
+        except TypeError as error:
+            known = envpool.make(self.spec.id, env_type="gymnasium").config
+            wrong = [name for name in self.spec.kwargs if name not in known]
+            if wrong:
+                raise ConfigError(
+                    f"envpool's {self.spec.id} has no option {wrong[0]!r}.{nearest(wrong[0], known)}"
+                ) from error
+            raise ConfigError(f"envpool's {self.spec.id} refuses its options {self.spec.kwargs}: {error}.") from error
+        except Exception as error:
+            raise EnvError(f"envpool could not make {self.spec.id}: {error}.") from error
+
+    def _index_state(self, pool: Any) -> None:
+        if pool.config.get("max_num_players", 1) != 1:
+            raise EnvError(f"{self.spec.id} has several players; only single-agent environments are supported.")
+        keys: list[str] = list(pool._state_keys)
+        if list(pool._action_keys[:2]) != ["env_id", "players.env_id"] or len(pool._action_keys) != 3:
+            raise EnvError(f"{self.spec.id} takes several actions at once, which is not supported.")
+        self._at_env_id = keys.index("info:env_id")
+        self._at_reward, self._at_done, self._at_truncated = (keys.index(key) for key in ("reward", "done", "trunc"))
+        self._at_observation = keys.index("obs") if "obs" in keys else -1
+        self._entries = {key[4:]: position for position, key in enumerate(keys) if key.startswith("obs:")}
+        if len(self._entries) == 1 and not isinstance(pool.observation_space, spaces.Dict):
+            self._at_observation = self._entries.popitem()[1]
+        atari = self.spec.family == "atari"
+        self._at_raw_reward = keys.index("info:reward") if atari else None
+        self._at_game_over = keys.index("info:terminated") if atari else None
+
+
+def _package(spec: EnvSpec) -> str:
+    from phasegrad.envs.families import envpool_packages
+
+    return envpool_packages()[spec.id]
+
+
+def _honest_bounds(space: gym.Space) -> gym.Space:
+    """Boxes without bounds as such: some of envpool's say `smallest positive float` where they mean `none`."""
+    if isinstance(space, spaces.Dict):
+        return spaces.Dict({name: _honest_bounds(entry) for name, entry in space.spaces.items()})
+    if not isinstance(space, spaces.Box) or space.dtype.kind != "f":
+        return space
+    limits = np.finfo(space.dtype)
+    low = np.where((space.low == limits.tiny) | (space.low <= limits.min), -np.inf, space.low).astype(space.dtype)
+    high = np.where(space.high >= limits.max, np.inf, space.high).astype(space.dtype)
+    return spaces.Box(low, high, space.shape, space.dtype.type)

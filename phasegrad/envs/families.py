@@ -1,0 +1,203 @@
+"""Environment ids: which family and backend an id belongs to, with which defaults, and what is on offer.
+
+Looks into the registries of envpool and gymnasium; makes no environment.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import gymnasium as gym
+
+from phasegrad.envs import qt
+from phasegrad.errors import ConfigError, EnvError, nearest
+
+FAMILIES = ("classic", "box2d", "mujoco", "atari", "procgen", "minigrid", "other")
+
+PROCGEN_DISTRIBUTIONS = ("easy", "hard", "extreme", "memory", "exploration")
+# What envpool's Procgen takes, without `use_sequential_levels`, which does nothing there.
+_PROCGEN_OPTIONS = (
+    "distribution", "num_levels", "start_level", "center_agent", "max_episode_steps", "paint_vel_info",
+    "restrict_themes", "use_backgrounds", "use_easy_jump", "use_generated_assets", "use_monochrome_assets",
+)  # fmt: skip
+
+_FAMILY_OF_PACKAGE = {
+    "envpool.classic_control": "classic",
+    "envpool.box2d": "box2d",
+    "envpool.mujoco.gym": "mujoco",
+    "envpool.atari": "atari",
+    "envpool.procgen": "procgen",
+    "envpool.minigrid": "minigrid",
+    "gymnasium.envs.classic_control": "classic",
+    "gymnasium.envs.box2d": "box2d",
+    "gymnasium.envs.mujoco": "mujoco",
+    "minigrid": "minigrid",
+    "ale_py": "atari",
+}
+
+
+@dataclass(slots=True)
+class EnvSpec:
+    """An environment id after its defaults: what to ask which backend for."""
+
+    family: str
+    backend: str  # "envpool" or "gymnasium"
+    id: str  # the backend's own id
+    kwargs: dict[str, Any] = field(default_factory=dict)
+
+
+def resolve(
+    env_id: str,
+    options: Mapping[str, Any] | None = None,
+    *,
+    backend: str = "auto",
+    evaluation: bool = False,
+    render: bool = False,
+) -> EnvSpec:
+    """Find the family and the backend of `env_id` and complete `options` with the family's defaults.
+
+    `auto` takes envpool for what it knows, except MiniGrid (kept as its authors wrote it) and MuJoCo with `render`
+    (envpool ends the process where there is no OpenGL).
+    """
+    options = dict(options or {})
+    if backend not in ("auto", "envpool", "gymnasium"):
+        raise ConfigError(f"Unknown backend {backend!r}; use auto, envpool or gymnasium.")
+    if ":" in env_id:
+        return _resolve_gymnasium(env_id, options, explicit=backend == "gymnasium")
+    if env_id.lower().startswith("procgen/"):
+        return _resolve_procgen(env_id, options, backend)
+    packages = {} if backend == "gymnasium" else envpool_packages()
+    name = env_id.removeprefix("ALE/")
+    if name not in packages:
+        if backend == "envpool":
+            _require_envpool(env_id)
+            raise EnvError(
+                f"envpool has no environment {env_id!r}.{nearest(env_id, packages)} `phasegrad envs` lists all."
+            )
+        return _resolve_gymnasium(env_id, options, explicit=backend == "gymnasium")
+    family = _family(packages[name])
+    if family == "procgen":
+        return _resolve_procgen(name, options, backend)
+    if backend == "auto" and (family == "minigrid" or (family == "mujoco" and render)):
+        return _resolve_gymnasium(env_id, options, explicit=False)
+    if family == "atari":
+        training = not evaluation
+        options = {
+            "stack_num": 4, "frame_skip": 4, "img_height": 84, "img_width": 84, "noop_max": 30,
+            "use_fire_reset": True, "episodic_life": training, "reward_clip": training, **options,
+        }  # fmt: skip
+    return EnvSpec(family, "envpool", name, options)
+
+
+def list_envs() -> dict[str, list[str]]:
+    """The ids that can be made here, by family; Procgen under its game names."""
+    listed: dict[str, set[str]] = {family: set() for family in FAMILIES}
+    for env_id, package in envpool_packages().items():
+        family = _family(package)
+        listed[family].add(f"procgen/{_split_procgen(env_id)[0]}" if family == "procgen" else env_id)
+    _register_minigrid()
+    for env_id, spec in gym.registry.items():
+        if spec.entry_point is not None and not env_id.startswith("Gym"):  # GymV21Environment and the like: shims
+            listed[_family(str(spec.entry_point))].add(env_id)
+    return {family: sorted(ids) for family, ids in listed.items() if ids}
+
+
+def envpool_packages() -> dict[str, str]:
+    """Every id envpool knows with the package that holds it; empty where envpool cannot be imported."""
+    qt.preload()  # importing envpool imports envpool.procgen, which remembers that it found no Qt
+    try:
+        from envpool.registration import registry
+
+        importlib.import_module("envpool.entry")
+    except ImportError:
+        return {}
+    return {env_id: entry[0] for env_id, entry in registry.specs.items()}
+
+
+def _family(module: str) -> str:
+    for package, family in _FAMILY_OF_PACKAGE.items():
+        if module == package or module.startswith((package + ".", package + ":")):
+            return family
+    return "other"
+
+
+def _require_envpool(env_id: str) -> None:
+    try:
+        importlib.import_module("envpool")
+    except ImportError as error:
+        raise EnvError(f"{env_id} needs envpool, which cannot be imported ({error}): pip install envpool.") from error
+
+
+def _split_procgen(env_id: str) -> tuple[str, str]:
+    """('coinrun', 'easy') of 'CoinrunEasy-v0'."""
+    name = env_id.removesuffix("-v0").lower()
+    distribution = next(mode for mode in PROCGEN_DISTRIBUTIONS if name.endswith(mode))
+    return name.removesuffix(distribution), distribution
+
+
+def _resolve_procgen(env_id: str, options: dict[str, Any], backend: str) -> EnvSpec:
+    if backend == "gymnasium":
+        raise EnvError(f"{env_id} runs on envpool only; leave the backend at auto.")
+    _require_envpool(env_id)
+    known = [*_PROCGEN_OPTIONS, "channel_first"]
+    for name in options:
+        if name not in known:
+            raise ConfigError(
+                f"Procgen has no option {name!r}.{nearest(name, known)} It takes {', '.join(_PROCGEN_OPTIONS)}."
+            )
+    modes: dict[str, dict[str, str]] = {}
+    for known_id, package in envpool_packages().items():
+        if _family(package) == "procgen":
+            game, mode = _split_procgen(known_id)
+            modes.setdefault(game, {})[mode] = known_id
+    distribution = options.pop("distribution", None)
+    if env_id.lower().startswith("procgen/"):
+        game = env_id.split("/", 1)[1].lower().replace("_", "").replace("-", "")
+        distribution = "easy" if distribution is None else str(distribution).lower()
+    else:
+        game, named = _split_procgen(env_id)
+        if distribution not in (None, named):
+            raise ConfigError(f"{env_id} is {named} already; use procgen/{game} with distribution={distribution!r}.")
+        distribution = named
+    if game not in modes:
+        close = nearest(env_id, [f"procgen/{known_game}" for known_game in modes])
+        raise EnvError(f"Unknown environment {env_id!r}.{close} `phasegrad envs` lists all.")
+    if distribution not in modes[game]:
+        raise ConfigError(
+            f"procgen/{game} has no distribution {distribution!r}; it has {', '.join(modes[game])}."
+        )
+    for name in ("num_levels", "start_level"):
+        value = options.get(name, 0)
+        if not isinstance(value, int) or value < 0:
+            raise ConfigError(f"The Procgen option {name} must be an integer of 0 or more, got {value!r}.")
+    return EnvSpec("procgen", "envpool", modes[game][distribution], {"channel_first": False, **options})
+
+
+def _register_minigrid() -> bool:
+    """Add minigrid's ids to gymnasium's registry, where it is installed."""
+    try:
+        importlib.import_module("minigrid")
+    except ImportError:
+        return False
+    return True
+
+
+def _resolve_gymnasium(env_id: str, options: dict[str, Any], explicit: bool) -> EnvSpec:
+    name = env_id
+    if ":" in env_id:
+        module, name = env_id.split(":", 1)
+        try:
+            importlib.import_module(module)
+        except ImportError as error:
+            raise EnvError(f"{env_id} needs the module {module}, which cannot be imported ({error}).") from error
+    if name.startswith(("MiniGrid-", "BabyAI-")) and not _register_minigrid():
+        raise EnvError(f'{env_id} needs MiniGrid: pip install "phasegrad[minigrid]".')
+    spec = gym.registry.get(name)
+    if spec is None or spec.entry_point is None:
+        known: Iterable[str] = gym.registry if explicit else {**envpool_packages(), **dict.fromkeys(gym.registry)}
+        where = "gymnasium has no environment" if explicit else "Unknown environment"
+        raise EnvError(f"{where} {env_id!r}.{nearest(name, known)} `phasegrad envs` lists all.")
+    return EnvSpec(_family(str(spec.entry_point)), "gymnasium", name, options)

@@ -1,0 +1,264 @@
+"""The gymnasium backend: environments from an id or a factory, stepped one after another or in a process each.
+
+The loop of its own resets an environment on the very step it ended and copies its last observation first, since an
+environment may reuse its observation's memory.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+from phasegrad.envs.contract import Episode, Observation, Step, VectorEnv
+from phasegrad.envs.families import EnvSpec
+from phasegrad.envs.spaces import ACTION_MASK, ActionAdapter, Leaf, ObservationAdapter, follow
+from phasegrad.errors import ConfigError, EnvError
+
+EnvFactory = Callable[[], gym.Env]
+
+_EXTRAS = {"minigrid": "minigrid", "box2d": "box2d", "mujoco": "mujoco", "classic": "video"}
+
+
+class GymnasiumVectorEnv(VectorEnv):
+    """Single environments in one process, stepped in turn."""
+
+    backend = "gymnasium"
+
+    def __init__(self, envs: Sequence[gym.Env], seeds: Sequence[int], render: bool = False) -> None:
+        if len({id(env) for env in envs}) != len(envs):
+            raise EnvError("The environment factory returned the same environment twice; it must make a new one each time.")
+        self._envs = list(envs)
+        self.num_envs = len(self._envs)
+        self._seeds = list(seeds)
+        self._render = render
+        self._adapter = ObservationAdapter(self._envs[0].observation_space, dropped_entries(self._envs[0]))
+        self._actions = ActionAdapter(self._envs[0].action_space)
+        for index, env in enumerate(self._envs):
+            if env.observation_space != self._envs[0].observation_space or env.action_space != self._actions.original:
+                raise EnvError(f"Environment {index} has other spaces than environment 0; all must be alike.")
+        self.observation_space = self._adapter.space
+        self.action_space = self._actions.space
+        if self._adapter.mask_leaf is not None:
+            self._actions.check_mask_space(self._adapter.mask_leaf)
+        self._leaves = [*self._adapter.leaves, *([self._adapter.mask_leaf] if self._adapter.mask_leaf else [])]
+        self._steps = 0
+        self._ready = False
+        self._returns = np.zeros(self.num_envs)
+        self._lengths = np.zeros(self.num_envs, np.int64)
+        # Whether infos carry masks shows only once an environment has been reset.
+        _, info = self._reset_one(0, self._seeds[0])
+        self._mask_in_info = self._adapter.mask_leaf is None and bool(self._actions.parts) and ACTION_MASK in info
+        self.has_action_mask = self._mask_in_info or self._adapter.mask_leaf is not None
+
+    def reset(self) -> tuple[Observation, np.ndarray | None]:
+        self._steps = 0
+        self._ready = True
+        self._returns[:] = 0.0
+        self._lengths[:] = 0
+        buffers = self._buffers(self.num_envs)
+        masks: list[Any] = []
+        for index, seed in enumerate(self._seeds):
+            observation, info = self._reset_one(index, seed)
+            self._write(buffers, index, observation, index)
+            self._keep_mask(masks, info, index)
+        return self._collect(buffers), self._collect_mask(buffers, masks)
+
+    def step(self, actions: np.ndarray) -> Step:
+        if not self._ready:
+            raise EnvError("The environments must be reset before the first step.")
+        rows = self._actions.to_environment(actions, self.num_envs)
+        if isinstance(self._actions.original, spaces.Discrete):
+            rows = rows.tolist()  # plain integers: what an environment written for one action expects
+        self._steps += 1
+        self._lengths += 1
+        buffers = self._buffers(self.num_envs)
+        reward = np.empty(self.num_envs)
+        terminated = np.zeros(self.num_envs, bool)
+        truncated = np.zeros(self.num_envs, bool)
+        masks: list[Any] = []
+        ended: list[int] = []
+        finals: list[list[np.ndarray]] = []
+        for index, env in enumerate(self._envs):
+            try:
+                observation, reward[index], terminated[index], truncated[index], info = env.step(rows[index])
+            except Exception as error:
+                raise EnvError(describe_crash(index, self._seeds[index], f"step {self._steps}", error)) from error
+            if terminated[index] or truncated[index]:
+                final = self._buffers(1)
+                self._write(final, 0, observation, index)
+                finals.append(final)
+                ended.append(index)
+                observation, info = self._reset_one(index, None)
+            self._write(buffers, index, observation, index)
+            if self._mask_in_info:
+                self._keep_mask(masks, info, index)
+        self._returns += reward
+        step = Step(self._collect(buffers), reward, terminated, truncated, np.array(ended, np.int64))
+        step.action_mask = self._collect_mask(buffers, masks)
+        if ended:
+            step.final_observation = self._collect([np.concatenate(rows) for rows in zip(*finals, strict=True)])
+            step.episodes = [Episode(i, float(self._returns[i]), int(self._lengths[i])) for i in ended]
+            self._returns[ended] = 0.0
+            self._lengths[ended] = 0
+        return step
+
+    def render(self) -> np.ndarray | None:
+        if not self._render:
+            return None
+        return stack_frames([env.render() for env in self._envs])
+
+    def close(self) -> None:
+        envs, self._envs = self._envs, []
+        for env in envs:
+            env.close()
+
+    def _reset_one(self, index: int, seed: int | None) -> tuple[Any, dict[str, Any]]:
+        try:
+            observation, info = self._envs[index].reset(seed=seed)
+        except Exception as error:
+            when = f"the reset after step {self._steps}" if self._steps else "its first reset"
+            raise EnvError(describe_crash(index, self._seeds[index], when, error)) from error
+        return observation, info
+
+    def _buffers(self, count: int) -> list[np.ndarray]:
+        return [np.empty((count, *leaf.shape), leaf.original.dtype) for leaf in self._leaves]
+
+    def _write(self, buffers: list[np.ndarray], row: int, observation: Any, index: int) -> None:
+        for buffer, leaf in zip(buffers, self._leaves, strict=True):
+            buffer[row] = checked_entry(observation, leaf, index)
+
+    def _collect(self, buffers: list[np.ndarray]) -> Observation:
+        leaves = self._adapter.leaves
+        if not self._adapter.nested:
+            return leaves[0].convert(buffers[0])
+        return {leaf.name: leaf.convert(buffer) for leaf, buffer in zip(leaves, buffers, strict=False)}
+
+    def _keep_mask(self, masks: list[Any], info: dict[str, Any], index: int) -> None:
+        if not self._mask_in_info:
+            return
+        if ACTION_MASK not in info:
+            raise EnvError(f"Environment {index} gave an action_mask in its first info, but not on step {self._steps}.")
+        masks.append(np.array(info[ACTION_MASK]).reshape(-1))
+
+    def _collect_mask(self, buffers: list[np.ndarray], masks: list[Any]) -> np.ndarray | None:
+        if not self.has_action_mask:
+            return None
+        return self._actions.to_mask(np.stack(masks) if self._mask_in_info else buffers[-1], self.num_envs)
+
+
+class GuardedEnv(gym.Wrapper):  # type: ignore[type-arg]
+    """An environment in a process of its own that names itself in errors and sends observations that stay as they are."""
+
+    def __init__(self, env: gym.Env, index: int, seed: int) -> None:
+        super().__init__(env)
+        self._index, self._seed, self._steps = index, seed, 0
+        self._adapter = ObservationAdapter(env.observation_space, dropped_entries(env))
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        when = f"the reset after step {self._steps}" if self._steps else "its first reset"
+        if seed is not None:
+            self._steps = 0
+        try:
+            observation, info = self.env.reset(seed=seed, options=options)
+        except Exception as error:
+            raise EnvError(describe_crash(self._index, self._seed, when, error)) from error
+        self._check(observation)
+        return observation, info
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._steps += 1
+        try:
+            observation, reward, terminated, truncated, info = self.env.step(action)
+        except Exception as error:
+            raise EnvError(describe_crash(self._index, self._seed, f"step {self._steps}", error)) from error
+        self._check(observation)
+        if terminated or truncated:  # the reset that follows may write into the same memory
+            observation = copy.deepcopy(observation)
+        return observation, float(reward), bool(terminated), bool(truncated), info
+
+    def _check(self, observation: Any) -> None:
+        for leaf in self._adapter.leaves:
+            checked_entry(observation, leaf, self._index)
+
+
+def build_env(factory: EnvFactory, index: int) -> gym.Env:
+    """One environment of a user's factory."""
+    try:
+        env = factory()
+    except EnvError:
+        raise
+    except Exception as error:
+        raise EnvError(f"Making environment {index} raised {type(error).__name__}: {error}") from error
+    if not isinstance(env, gym.Env):
+        raise EnvError(f"The environment factory must return a gymnasium.Env, but returned {type(env).__name__}.")
+    return env
+
+
+def factory_of_id(spec: EnvSpec, render: bool) -> EnvFactory:
+    """A factory for a registered id, whose failures are told in the words of our extras."""
+    kwargs = dict(spec.kwargs)
+    if render:
+        kwargs["render_mode"] = "rgb_array"
+
+    def make_one() -> gym.Env:
+        try:
+            env = gym.make(spec.id, disable_env_checker=True, **kwargs)
+        except (gym.error.DependencyNotInstalled, ImportError) as error:
+            extra = _EXTRAS.get(spec.family)
+            advice = f'pip install "phasegrad[{extra}]"' if extra else "install what it names"
+            raise EnvError(f"{spec.id} needs a package that is not installed ({error}): {advice}.") from error
+        except TypeError as error:
+            raise ConfigError(f"gymnasium's {spec.id} refuses its options {spec.kwargs}: {error}.") from error
+        except Exception as error:
+            raise EnvError(f"gymnasium could not make {spec.id}: {error}") from error
+        if spec.family == "minigrid" and isinstance(env.observation_space, spaces.Dict):
+            # The mission is a sentence; no network here reads it, and no array holds it.
+            env = gym.wrappers.FilterObservation(env, [key for key in env.observation_space if key != "mission"])
+        return env
+
+    return make_one
+
+
+def dropped_entries(env: gym.Env) -> Collection[str]:
+    """The entries of a MiniGrid environment that are left out, for those made by a factory."""
+    return ("mission",) if type(env.unwrapped).__module__.startswith("minigrid.") else ()
+
+
+def checked_entry(observation: Any, leaf: Leaf, index: int) -> np.ndarray:
+    """The array of one leaf, once it has the shape and dtype its space promises."""
+    try:
+        array = np.asarray(follow(observation, leaf.path))
+    except (KeyError, IndexError, TypeError) as error:
+        raise EnvError(f"The observation of environment {index} has no entry {leaf.name!r}.") from error
+    entry = f" entry {leaf.name!r}" if leaf.name else ""
+    if array.shape != leaf.shape:
+        raise EnvError(
+            f"Environment {index} returned an observation{entry} of shape {array.shape}, but its space "
+            f"{leaf.original} promises {leaf.shape}."
+        )
+    wanted = np.dtype(leaf.original.dtype)
+    if array.dtype != wanted and not np.can_cast(array.dtype, wanted, "same_kind"):
+        fits = array.dtype.kind in "iu" and wanted.kind in "iu"
+        if not fits or array.size == 0 or not np.array_equal(array.astype(wanted), array):
+            raise EnvError(
+                f"Environment {index} returned an observation{entry} of dtype {array.dtype}, but its space "
+                f"{leaf.original} promises {wanted}."
+            )
+    return array
+
+
+def describe_crash(index: int, seed: int, when: str, error: Exception) -> str:
+    """The sentence for an exception inside an environment."""
+    return f"Environment {index} (seed {seed}) raised {type(error).__name__} on {when}: {error}"
+
+
+def stack_frames(frames: Sequence[Any]) -> np.ndarray:
+    """Frames [N, H, W, 3] of single ones."""
+    if any(frame is None for frame in frames):
+        raise EnvError("The environment draws nothing; make it with render_mode='rgb_array'.")
+    return np.stack([np.asarray(frame, dtype=np.uint8) for frame in frames])

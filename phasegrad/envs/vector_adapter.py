@@ -1,0 +1,272 @@
+"""Adapts a gymnasium VectorEnv to the contract, whatever its autoreset mode, and checks that mode by what it does.
+
+The metadata of third-party vector environments is often wrong, so only behaviour counts: an ended environment either
+brings its `final_obs`, or can be reset alone, or is refused before a made-up row could be trained on.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+
+from phasegrad.envs.contract import Episode, Observation, Step, VectorEnv
+from phasegrad.envs.gymnasium_backend import (
+    EnvFactory,
+    GuardedEnv,
+    GymnasiumVectorEnv,
+    build_env,
+    checked_entry,
+    dropped_entries,
+    stack_frames,
+)
+from phasegrad.envs.spaces import ACTION_MASK, ActionAdapter, ObservationAdapter
+from phasegrad.errors import EnvError
+
+_FINAL_KEYS = ("final_obs", "final_observation")  # the second is the name before gymnasium 1.1
+_PROBE_STEPS = 200
+_ADVICE = "make it with autoreset_mode=gymnasium.vector.AutoresetMode.SAME_STEP, or pass a function that makes one environment"
+
+
+def adapt(source: gym.vector.VectorEnv, seeds: Sequence[int], render: bool = False) -> VectorEnv:
+    """The contract over a user's VectorEnv, which is used up.
+
+    gymnasium's own are taken apart: theirs lose the last observation of an environment that reuses its memory.
+    """
+    if type(source) is SyncVectorEnv:  # exactly: a wrapper around it would be lost
+        return GymnasiumVectorEnv(source.envs, seeds, render)
+    if type(source) is AsyncVectorEnv:
+        factories = list(source.env_fns)
+        source.close()
+        return in_processes(factories, seeds, render)
+    adapted = AdaptedVectorEnv(source, seeds, render)
+    adapted.probe()
+    return adapted
+
+
+def in_processes(factories: Sequence[EnvFactory], seeds: Sequence[int], render: bool = False) -> VectorEnv:
+    """One process for each of `factories`."""
+    sample = build_env(factories[0], 0)  # refuses here, in words, what a worker would only crash on
+    try:
+        ObservationAdapter(sample.observation_space, dropped_entries(sample))
+        ActionAdapter(sample.action_space)
+    finally:
+        sample.close()
+    workers = AsyncVectorEnv(
+        [partial(_guarded, factory, i, seed) for i, (factory, seed) in enumerate(zip(factories, seeds, strict=True))],
+        shared_memory=True,
+        copy=False,
+        autoreset_mode=AutoresetMode.SAME_STEP,
+    )
+    return AdaptedVectorEnv(workers, seeds, render)
+
+
+def _guarded(factory: EnvFactory, index: int, seed: int) -> gym.Env:
+    return GuardedEnv(build_env(factory, index), index, seed)
+
+
+class AdaptedVectorEnv(VectorEnv):
+    """A VectorEnv that resets on the same step, or lets single environments be reset by `reset_mask`."""
+
+    backend = "gymnasium"
+
+    def __init__(self, source: gym.vector.VectorEnv, seeds: Sequence[int], render: bool = False) -> None:
+        self._source = source
+        self.num_envs = len(seeds)
+        self._seeds = list(seeds)
+        self._render = render
+        self._closed = False
+        self._steps = 0
+        self._label = source.metadata.get("autoreset_mode") if isinstance(source.metadata, dict) else None
+        self._adapter = ObservationAdapter(source.single_observation_space)
+        self._actions = ActionAdapter(source.single_action_space)
+        self.observation_space = self._adapter.space
+        self.action_space = self._actions.space
+        if self._adapter.mask_leaf is not None:
+            self._actions.check_mask_space(self._adapter.mask_leaf)
+        self._returns = np.zeros(self.num_envs)
+        self._lengths = np.zeros(self.num_envs, np.int64)
+        _, info = self._call("its first reset", source.reset, seed=self._seeds)
+        self._mask_in_info = self._adapter.mask_leaf is None and bool(self._actions.parts) and ACTION_MASK in info
+        self.has_action_mask = self._mask_in_info or self._adapter.mask_leaf is not None
+
+    def reset(self) -> tuple[Observation, np.ndarray | None]:
+        self._steps = 0
+        self._returns[:] = 0.0
+        self._lengths[:] = 0
+        batch, info = self._call("its first reset", self._source.reset, seed=self._seeds)
+        mask = self._raw_mask(batch, info)
+        return self._observe(batch), None if mask is None else self._actions.to_mask(mask, self.num_envs)
+
+    def step(self, actions: np.ndarray) -> Step:
+        self._steps += 1
+        rows = self._actions.to_environment(actions, self.num_envs)
+        batch, reward, terminated, truncated, info = self._call(f"step {self._steps}", self._source.step, rows)
+        observation = self._observe(batch)
+        mask = self._raw_mask(batch, info)
+        reward = np.array(reward, np.float64).reshape(self.num_envs)
+        terminated = np.array(terminated, bool).reshape(self.num_envs)
+        truncated = np.array(truncated, bool).reshape(self.num_envs)
+        self._returns += reward
+        self._lengths += 1
+        ended = np.flatnonzero(terminated | truncated)
+        step = Step(observation, reward, terminated, truncated, ended)
+        if ended.size:
+            final = self._final_from_info(info, ended)
+            if final is not None:
+                step.final_observation = final
+            elif self._label == AutoresetMode.DISABLED:
+                mask = self._reset_ended(step, mask)
+            else:
+                raise EnvError(self._refusal(ended))
+            step.episodes = [Episode(int(i), float(self._returns[i]), int(self._lengths[i])) for i in ended]
+            self._returns[ended] = 0.0
+            self._lengths[ended] = 0
+        step.action_mask = None if mask is None else self._actions.to_mask(mask, self.num_envs)
+        return step
+
+    def probe(self) -> None:
+        """Act at random for a little while so that an autoreset that cannot be used is refused before training."""
+        random = np.random.default_rng(0)
+        self._actions.space.seed(0)
+        _, mask = self.reset()
+        for _ in range(_PROBE_STEPS):
+            step = self.step(self._random_actions(random, mask))
+            mask = step.action_mask
+            if step.ended.size:
+                break
+        self.reset()
+
+    def render(self) -> np.ndarray | None:
+        if not self._render:
+            return None
+        frames = self._source.render()
+        return stack_frames([frames] if frames is None else list(frames))
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._source.close()
+
+    def _random_actions(self, random: np.random.Generator, mask: np.ndarray | None) -> np.ndarray:
+        if mask is None or len(self._actions.parts) != 1:
+            return np.stack([self._actions.space.sample() for _ in range(self.num_envs)])
+        return np.array([random.choice(np.flatnonzero(row)) for row in mask])
+
+    def _call(self, when: str, function: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except EnvError:
+            raise
+        except Exception as error:
+            if type(error) is EnvError or str(error).startswith("Environment "):
+                raise EnvError(str(error)) from error
+            raise EnvError(
+                f"The vector environment (seeds {self._seeds[:3]}...) raised {type(error).__name__} on {when}: {error}"
+            ) from error
+
+    def _observe(self, batch: Any) -> Observation:
+        """A flat copy of the batch, which vector environments write over on the next step."""
+        for leaf in self._adapter.leaves:
+            array = np.asarray(batch) if not leaf.path else _entry(batch, leaf.path)
+            if array.shape != (self.num_envs, *leaf.shape):
+                entry = f" entry {leaf.name!r}" if leaf.name else ""
+                raise EnvError(
+                    f"The vector environment returned observations{entry} of shape {array.shape}, but its space "
+                    f"promises {(self.num_envs, *leaf.shape)}."
+                )
+        return copy.deepcopy(self._adapter.observation(batch))
+
+    def _raw_mask(self, batch: Any, info: dict[str, Any]) -> np.ndarray | None:
+        if self._adapter.mask_leaf is not None:
+            return np.array(self._adapter.mask(batch))
+        if not self._mask_in_info:
+            return None
+        given = info.get(f"_{ACTION_MASK}", np.ones(self.num_envs, bool))
+        if ACTION_MASK not in info or not np.all(given):
+            missing = int(np.flatnonzero(~np.asarray(given))[0]) if ACTION_MASK in info else 0
+            raise EnvError(f"Environment {missing} gave an action_mask in its first info, but not on step {self._steps}.")
+        return np.stack([np.array(row).reshape(-1) for row in info[ACTION_MASK]])
+
+    def _final_from_info(self, info: dict[str, Any], ended: np.ndarray) -> Observation | None:
+        """The last observations [K, ...] a same-step environment left in its info, or None where it left none."""
+        final = next((info[key] for key in _FINAL_KEYS if info.get(key) is not None), None)
+        if final is None:
+            return None
+        if isinstance(final, np.ndarray) and final.dtype == object:
+            rows = [final[index] for index in ended]
+            if any(row is None for row in rows):
+                missing = [int(index) for index in ended if final[index] is None]
+                raise EnvError(f"The vector environment ended {missing} without a final_obs for them.")
+            # One batch an entry: `rows` are single observations.
+            entries = [
+                np.stack([checked_entry(row, leaf, int(i)) for row, i in zip(rows, ended, strict=True)])
+                for leaf in self._adapter.leaves
+            ]
+            arrays = [leaf.convert(entry) for leaf, entry in zip(self._adapter.leaves, entries, strict=True)]
+            if not self._adapter.nested:
+                return arrays[0]
+            return {leaf.name: array for leaf, array in zip(self._adapter.leaves, arrays, strict=True)}
+        return _rows(self._observe(final), ended)  # a whole batch, as some vector environments give it
+
+    def _reset_ended(self, step: Step, mask: np.ndarray | None) -> np.ndarray | None:
+        """Reset just the ended environments of one without autoreset, and check that it did just that."""
+        step.final_observation = _rows(step.observation, step.ended)
+        chosen = np.zeros(self.num_envs, bool)
+        chosen[step.ended] = True
+        when = f"the reset after step {self._steps}"
+        batch, info = self._call(when, self._source.reset, options={"reset_mask": chosen.copy()})
+        first = self._observe(batch)
+        others = np.flatnonzero(~chosen)
+        if not _equal(_rows(first, others), _rows(step.observation, others)):
+            raise EnvError(
+                "The vector environment says it does not autoreset, but reset(options={'reset_mask': ...}) also changed "
+                f"environments that had not ended; {_ADVICE}."
+            )
+        step.observation = first
+        if mask is not None:
+            given = self._adapter.mask(batch) if self._adapter.mask_leaf is not None else info.get(ACTION_MASK)
+            if given is None:
+                raise EnvError(f"The reset of environments {step.ended.tolist()} gave no action_mask.")
+            for index in step.ended:
+                mask[index] = np.array(given[index]).reshape(mask[index].shape)
+        return mask
+
+    def _refusal(self, ended: np.ndarray) -> str:
+        if self._label == AutoresetMode.SAME_STEP:
+            return (
+                f"The vector environment says it resets on the same step, but environment {int(ended[0])} ended on step "
+                f"{self._steps} without a final_obs in its info; {_ADVICE}."
+            )
+        return (
+            f"The vector environment ended environment {int(ended[0])} on step {self._steps} without a final_obs in its "
+            "info, so it resets on the next step, whose row is no experience and cannot be skipped from outside; "
+            f"{_ADVICE}."
+        )
+
+
+def _entry(batch: Any, path: tuple[str | int, ...]) -> np.ndarray:
+    try:
+        for key in path:
+            batch = batch[key]
+    except (KeyError, IndexError, TypeError) as error:
+        raise EnvError(f"The observations have no entry {'.'.join(map(str, path))!r}.") from error
+    return np.asarray(batch)
+
+
+def _rows(observation: Observation, indices: np.ndarray) -> Observation:
+    if isinstance(observation, dict):
+        return {name: array[indices] for name, array in observation.items()}
+    return observation[indices]
+
+
+def _equal(left: Observation, right: Observation) -> bool:
+    if isinstance(left, dict) and isinstance(right, dict):
+        return all(np.array_equal(left[name], right[name], equal_nan=left[name].dtype.kind == "f") for name in left)
+    assert isinstance(left, np.ndarray) and isinstance(right, np.ndarray)
+    return np.array_equal(left, right, equal_nan=left.dtype.kind == "f")

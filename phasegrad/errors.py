@@ -1,0 +1,41 @@
+"""The errors a user can cause, each one sentence that names the option and the fix.
+
+The command line prints them without a traceback and exits with their code; Python callers catch `PhasegradError`.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class PhasegradError(Exception):
+    """Something the user can put right. The message is one sentence and says how."""
+
+    exit_code = 2
+
+
+class ConfigError(PhasegradError, ValueError):
+    """A setting that is unknown, out of range or at odds with another."""
+
+
+class EnvError(PhasegradError):
+    """An environment that does not exist, cannot be trained on, or misbehaved."""
+
+
+class RunError(PhasegradError):
+    """A run directory or a checkpoint that cannot be used as asked."""
+
+
+class NonFiniteError(PhasegradError):
+    """NaN or infinity where a number is needed; says what and where."""
+
+
+def nearest(name: str, known: Iterable[str], count: int = 3) -> str:
+    """' Did you mean a, b or c?' for a misspelt name, or '' where nothing comes close."""
+    by_lower = {candidate.lower(): candidate for candidate in known}
+    close = [by_lower[match] for match in difflib.get_close_matches(name.lower(), by_lower, n=count, cutoff=0.55)]
+    if not close:
+        return ""
+    listed = close[0] if len(close) == 1 else f"{', '.join(close[:-1])} or {close[-1]}"
+    return f" Did you mean {listed}?"

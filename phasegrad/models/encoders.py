@@ -1,0 +1,257 @@
+"""From a batch of observations to features: MLP, Nature CNN, IMPALA, a CNN for small grids, and their join for Dicts.
+
+An encoder takes observations as the environment gave them (uint8 images, integers, float vectors; a flat dict of
+those for Dict spaces) and returns [B, features]. A user's own encoder needs just that: a module built from the
+observation space, with a `features` attribute. Nothing here knows about policies or values.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from phasegrad.errors import ConfigError
+from phasegrad.models.initialisation import fixed_norm_, orthogonal_
+
+ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU}
+SMALLEST_IMAGE = 36  # what the Nature CNN's kernels need; smaller uint8 grids get the grid CNN
+
+
+class Encoder(nn.Module):
+    """Base of the encoders here; a user's own may be any module with `features`."""
+
+    features: int
+    head_initialisation = "orthogonal"  # or "fixed_norm", which the IMPALA network's heads use
+
+
+class MLP(Encoder):
+    """Fully connected layers over a flat float vector [B, inputs]."""
+
+    def __init__(self, inputs: int, hidden_sizes: Sequence[int], activation: str) -> None:
+        super().__init__()
+        layers: list[nn.Module] = []
+        for width in hidden_sizes:
+            layers += [orthogonal_(nn.Linear(inputs, width), math.sqrt(2)), ACTIVATIONS[activation]()]
+            inputs = width
+        self.layers = nn.Sequential(*layers)
+        self.features = inputs
+
+    def forward(self, observation: Tensor) -> Tensor:
+        features: Tensor = self.layers(observation)
+        return features
+
+
+class ImageEncoder(Encoder):
+    """Common to the CNNs: [B, H, W, C] or [B, C, H, W] uint8 in, channels_last floats to the layers."""
+
+    scale = 1 / 255
+
+    def __init__(self, space: gym.spaces.Box) -> None:
+        super().__init__()
+        self.channels_first = channels_first(space)
+        shape = space.shape
+        self.image_shape = tuple(shape) if self.channels_first else (shape[2], shape[0], shape[1])
+
+    def pixels(self, observation: Tensor) -> Tensor:
+        """[B, C, H, W] floats in channels_last memory: an HWC batch seen as NCHW is that already."""
+        image = observation if self.channels_first else observation.permute(0, 3, 1, 2)
+        return image.to(memory_format=torch.channels_last, dtype=torch.get_default_dtype()).mul_(self.scale)
+
+    def output_shape(self, layers: nn.Module) -> tuple[int, ...]:
+        with torch.no_grad():
+            return tuple(layers(torch.zeros(1, *self.image_shape)).shape[1:])
+
+
+class NatureCNN(ImageEncoder):
+    """Mnih et al. (2015): three convolutions and a dense layer of 512."""
+
+    def __init__(self, space: gym.spaces.Box) -> None:
+        super().__init__(space)
+        gain = math.sqrt(2)
+        self.convolutions = nn.Sequential(
+            orthogonal_(nn.Conv2d(self.image_shape[0], 32, 8, stride=4), gain),
+            nn.ReLU(),
+            orthogonal_(nn.Conv2d(32, 64, 4, stride=2), gain),
+            nn.ReLU(),
+            orthogonal_(nn.Conv2d(64, 64, 3), gain),
+            nn.ReLU(),
+            nn.Flatten(),
+        )
+        self.features = 512
+        self.dense = orthogonal_(nn.Linear(*self.output_shape(self.convolutions), self.features), gain)
+
+    def forward(self, observation: Tensor) -> Tensor:
+        return F.relu(self.dense(self.convolutions(self.pixels(observation))))
+
+
+class ResidualBlock(nn.Module):
+    """x + conv(relu(conv(relu(x))))."""
+
+    def __init__(self, channels: int, norm: float) -> None:
+        super().__init__()
+        self.first = fixed_norm_(nn.Conv2d(channels, channels, 3, padding=1), norm)
+        self.second = fixed_norm_(nn.Conv2d(channels, channels, 3, padding=1), norm)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.second(F.relu(self.first(F.relu(x))))
+
+
+class ImpalaCNN(ImageEncoder):
+    """Espeholt et al. (2018): stacks of (conv, max-pool, two residual blocks), then a dense layer.
+
+    Initialised as in the published PPG code. `pooling="mean"` replaces the flattening by a global average (Impoola).
+    """
+
+    head_initialisation = "fixed_norm"
+
+    def __init__(self, space: gym.spaces.Box, channels: Sequence[int], pooling: str, dense: int = 256) -> None:
+        super().__init__(space)
+        block_norm = math.sqrt(1 / math.sqrt(len(channels)) / math.sqrt(2))
+        inputs = self.image_shape[0]
+        layers: list[nn.Module] = []
+        for width in channels:
+            layers += [
+                fixed_norm_(nn.Conv2d(inputs, width, 3, padding=1), 1.0),
+                nn.MaxPool2d(3, stride=2, padding=1),
+                ResidualBlock(width, block_norm),
+                ResidualBlock(width, block_norm),
+            ]
+            inputs = width
+        layers += [nn.ReLU()]
+        layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten()] if pooling == "mean" else [nn.Flatten()]
+        self.stacks = nn.Sequential(*layers)
+        self.features = dense
+        self.dense = fixed_norm_(nn.Linear(*self.output_shape(self.stacks), dense), 1.4)
+
+    def forward(self, observation: Tensor) -> Tensor:
+        return F.relu(self.dense(self.stacks(self.pixels(observation))))
+
+
+class GridCNN(ImageEncoder):
+    """For small symbolic grids such as MiniGrid's 7 x 7 x 3, whose entries are codes and not brightness."""
+
+    scale = 1 / 10  # MiniGrid's codes go up to 10
+
+    def __init__(self, space: gym.spaces.Box) -> None:
+        super().__init__(space)
+        gain = math.sqrt(2)
+        self.convolutions = nn.Sequential(
+            orthogonal_(nn.Conv2d(self.image_shape[0], 16, 2), gain),
+            nn.ReLU(),
+            orthogonal_(nn.Conv2d(16, 32, 2), gain),
+            nn.ReLU(),
+            orthogonal_(nn.Conv2d(32, 64, 2), gain),
+            nn.ReLU(),
+            nn.Flatten(),
+        )
+        self.features = 64
+        self.dense = orthogonal_(nn.Linear(*self.output_shape(self.convolutions), self.features), gain)
+
+    def forward(self, observation: Tensor) -> Tensor:
+        return torch.tanh(self.dense(self.convolutions(self.pixels(observation))))
+
+
+class JointEncoder(Encoder):
+    """A Dict of images and vectors: each image through its CNN, the rest side by side, then one MLP over all."""
+
+    def __init__(self, images: dict[str, Encoder], vectors: Sequence[tuple[str, gym.Space]], mlp: Callable[[int], MLP]) -> None:
+        super().__init__()
+        self.image_names = list(images)
+        self.images = nn.ModuleList(images.values())
+        self.vectors = list(vectors)
+        width = sum(flat_width(space) for _, space in vectors) + sum(encoder.features for encoder in images.values())
+        self.mlp = mlp(width)
+        self.features = self.mlp.features
+
+    def forward(self, observation: dict[str, Tensor]) -> Tensor:
+        parts = [flat_floats(observation[name], space) for name, space in self.vectors]
+        parts += [encoder(observation[name]) for name, encoder in zip(self.image_names, self.images, strict=True)]
+        return self.mlp(torch.cat(parts, -1))
+
+
+class VectorEncoder(Encoder):
+    """One vector, integer or bit observation as floats into an MLP."""
+
+    def __init__(self, space: gym.Space, mlp: Callable[[int], MLP]) -> None:
+        super().__init__()
+        self.space = space
+        self.mlp = mlp(flat_width(space))
+        self.features = self.mlp.features
+
+    def forward(self, observation: Tensor) -> Tensor:
+        return self.mlp(flat_floats(observation, self.space))
+
+
+def is_image(space: gym.Space) -> bool:
+    return isinstance(space, gym.spaces.Box) and len(space.shape) == 3 and space.dtype == np.uint8
+
+
+def channels_first(space: gym.spaces.Box) -> bool:
+    """Whether an image is [C, H, W]: its shortest side is the channels'."""
+    return space.shape[0] < space.shape[2]
+
+
+def flat_width(space: gym.Space) -> int:
+    """Floats that `flat_floats` makes of one observation."""
+    if isinstance(space, gym.spaces.Discrete):
+        return int(space.n)
+    if isinstance(space, gym.spaces.MultiDiscrete):
+        return int(np.sum(space.nvec))
+    return int(np.prod(space.shape or (1,)))
+
+
+def flat_floats(observation: Tensor, space: gym.Space) -> Tensor:
+    """[B, width] floats: one-hot for integers, flattened otherwise."""
+    dtype = torch.get_default_dtype()
+    if isinstance(space, gym.spaces.Discrete):
+        return F.one_hot(observation.long(), int(space.n)).to(dtype)
+    if isinstance(space, gym.spaces.MultiDiscrete):
+        parts = observation.long().flatten(1).unbind(1)
+        return torch.cat([F.one_hot(p, int(n)) for p, n in zip(parts, space.nvec.reshape(-1), strict=True)], 1).to(dtype)
+    return observation.flatten(1).to(dtype)
+
+
+def build_encoder(
+    space: gym.Space,
+    encoder: str | Callable[[gym.Space], Any],
+    *,
+    hidden_sizes: Sequence[int],
+    activation: str,
+    impala_channels: Sequence[int],
+    impala_pooling: str,
+) -> nn.Module:
+    """The encoder for an observation space: by name, chosen by the space ("auto"), or the user's own."""
+    if not isinstance(encoder, str):
+        module = encoder(space)
+        if not isinstance(module, nn.Module) or not isinstance(getattr(module, "features", None), int):
+            raise ConfigError("encoder must return a torch module with an integer attribute `features`: its output width.")
+        return module
+
+    def mlp(width: int) -> MLP:
+        return MLP(width, hidden_sizes, activation)
+
+    def image(box: gym.spaces.Box, name: str) -> Encoder:
+        sides = sorted(box.shape)[1:]
+        if name == "auto":
+            name = "grid" if min(sides) < SMALLEST_IMAGE else "nature"
+        if name == "nature" and min(sides) < SMALLEST_IMAGE:
+            raise ConfigError(f"encoder nature needs images of at least {SMALLEST_IMAGE} pixels a side, not {box.shape}; use grid or impala.")
+        if name == "impala":
+            return ImpalaCNN(box, impala_channels, impala_pooling)
+        return NatureCNN(box) if name == "nature" else GridCNN(box)
+
+    if isinstance(space, gym.spaces.Dict):
+        images = {k: image(s, encoder) for k, s in space.items() if is_image(s) and isinstance(s, gym.spaces.Box) and encoder != "mlp"}
+        return JointEncoder(images, [(k, s) for k, s in space.items() if k not in images], mlp)
+    if isinstance(space, gym.spaces.Box) and is_image(space) and encoder != "mlp":
+        return image(space, encoder)
+    if encoder in ("nature", "impala", "grid"):
+        raise ConfigError(f"encoder {encoder} needs an image observation (three-dimensional uint8), not {space}; use mlp or auto.")
+    return VectorEncoder(space, mlp)

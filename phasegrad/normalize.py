@@ -1,0 +1,106 @@
+"""Running normalisers of observations and rewards. They belong to the agent: saved with it, frozen in evaluation.
+
+Both change only between rollouts, so that every value, ratio and KL of an iteration sees the same scaling, and both
+take their moments in float64. Nothing here knows about environments or algorithms.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from phasegrad.advantages import discounted_suffix_sum
+from phasegrad.tree import named_leaves
+
+EPSILON = 1e-8
+
+
+def merged_moments(moments: Tensor, batch: Tensor) -> Tensor:
+    """Running (count, mean, sum of squared deviations) [3, ...] extended by the rows of `batch` [B, ...]."""
+    count, mean, squares = moments.unbind(0)
+    size = batch.shape[0]
+    batch_mean = batch.mean(0)
+    shift = batch_mean - mean
+    total = count + size
+    squares = squares + (batch - batch_mean).square().sum(0) + shift.square() * count * size / total
+    return torch.stack([total, mean + shift * size / total, squares])
+
+
+class ObservationNormalizer(nn.Module):
+    """(s - mean) / std of each float entry, clipped; integers, bits and images pass through."""
+
+    def __init__(self, space: gym.Space, enabled: bool, clip: float) -> None:
+        super().__init__()
+        self.clip = clip
+        spaces = space.spaces if isinstance(space, gym.spaces.Dict) else {"": space}
+        floats = [name for name, part in sorted(spaces.items()) if np.issubdtype(part.dtype or object, np.floating)]
+        self.names = floats if enabled else []
+        for index, name in enumerate(self.names):
+            shape = spaces[name].shape or ()
+            self.register_buffer(f"moments_{index}", torch.zeros(3, *shape, dtype=torch.float64))
+            self.register_buffer(f"mean_{index}", torch.zeros(shape))
+            self.register_buffer(f"scale_{index}", torch.ones(shape))
+
+    def forward(self, observation: Any) -> Any:
+        if not self.names:
+            return observation
+        if not isinstance(observation, dict):
+            return self._normalized(observation, 0)
+        changed = {name: self._normalized(observation[name], index) for index, name in enumerate(self.names)}
+        return {**observation, **changed}
+
+    def _normalized(self, values: Tensor, index: int) -> Tensor:
+        mean, scale = getattr(self, f"mean_{index}"), getattr(self, f"scale_{index}")
+        return ((values - mean) * scale).clamp(-self.clip, self.clip)
+
+    @torch.no_grad()
+    def update(self, observations: Any) -> None:
+        """Learn from the observations of a rollout, [T, N, ...] or any [B, ...] with as many leading dimensions."""
+        for name, values in named_leaves(observations):
+            if name not in self.names:
+                continue
+            index = self.names.index(name)
+            moments = getattr(self, f"moments_{index}")
+            moments.copy_(merged_moments(moments, values.reshape(-1, *moments.shape[1:]).double()))
+            count, mean, squares = moments.unbind(0)
+            getattr(self, f"mean_{index}").copy_(mean)
+            getattr(self, f"scale_{index}").copy_((squares / count + EPSILON).rsqrt())
+
+
+class RewardNormalizer:
+    """Rewards divided by the running standard deviation of each environment's discounted return, clipped.
+
+    R <- r + gamma R (1 - first), as in the published PPG code; no mean is subtracted, so signs and zeros stay.
+    """
+
+    def __init__(self, enabled: bool, gamma: float, clip: float) -> None:
+        self.enabled, self.gamma, self.clip = enabled, gamma, clip
+        self.moments = torch.zeros(3, dtype=torch.float64)
+        self.running_return: Tensor | None = None  # [N]; fresh environments start at 0
+
+    def start_leg(self) -> None:
+        """The environments were made anew: no return is under way."""
+        self.running_return = None
+
+    @property
+    def std(self) -> float:
+        """What rewards are divided by: 1 where this is off or has seen nothing."""
+        count, _, squares = self.moments.tolist()
+        return float(np.sqrt(squares / count + EPSILON)) if self.enabled and count else 1.0
+
+    def __call__(self, rewards: Tensor, done: Tensor) -> Tensor:
+        """Learn from the rewards [T, N] of a rollout, then return them normalised, in float32."""
+        if not self.enabled:
+            return rewards.float()
+        rewards = rewards.double()
+        before = torch.zeros_like(rewards[0]) if self.running_return is None else self.running_return
+        discounts = self.gamma * torch.cat([torch.ones_like(before)[None], (~done[:-1]).double()])
+        terms = torch.cat([(rewards[0] + self.gamma * before)[None], rewards[1:]])
+        returns = discounted_suffix_sum(terms.flip(0), discounts.flip(0)).flip(0)  # a prefix sum, in reversed time
+        self.running_return = returns[-1] * ~done[-1]
+        self.moments = merged_moments(self.moments, returns.flatten())
+        return (rewards / self.std).clamp(-self.clip, self.clip).float()

@@ -1,0 +1,275 @@
+"""Collecting experience: T steps of N environments into preallocated storage, every slot a real transition.
+
+The storage is time-major [T, N, ...] and belongs to whoever allocates it: PPO reuses one segment for every rollout,
+PPG keeps many. Acting computes only what acting needs; values, log-probabilities and the bootstrap follow in large
+batches afterwards. Nothing here knows which algorithm will train on the data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from torch import Tensor
+
+from phasegrad.actions import ActionAdapter
+from phasegrad.clock import Clock
+from phasegrad.distributions import Family
+from phasegrad.envs.contract import Episode, Observation, VectorEnv
+from phasegrad.errors import EnvError, NonFiniteError
+from phasegrad.models import ActorCritic
+from phasegrad.tree import named_leaves, tree_map
+
+
+@dataclass
+class Segment:
+    """Storage of one rollout, each tensor [T, N, ...]."""
+
+    observations: Any
+    actions: Tensor
+    policy_params: Tensor  # the whole old distribution, [T, N, P]
+    raw_rewards: Tensor  # as the environment gave them, float64
+    rewards: Tensor  # as the agent learns from them
+    terminated: Tensor
+    truncated: Tensor
+    values: Tensor
+    next_values: Tensor  # of the observation that really followed
+    log_probs: Tensor
+    advantages: Tensor
+    value_targets: Tensor
+    masks: Tensor | None
+
+    def first(self, steps: int) -> Segment:
+        """The same storage, only its first `steps` steps: for a shorter last rollout."""
+        return Segment(**{f.name: _cut(getattr(self, f.name), steps) for f in fields(self)})
+
+    @property
+    def num_steps(self) -> int:
+        return int(self.actions.shape[0])
+
+    @property
+    def num_envs(self) -> int:
+        return int(self.actions.shape[1])
+
+
+def _cut(tree: Any, steps: int) -> Any:
+    return None if tree is None else tree_map(lambda leaf: leaf[:steps], tree)
+
+
+def allocate(
+    count: int, num_steps: int, num_envs: int, observation_space: gym.Space, family: Family, has_mask: bool
+) -> list[Segment]:
+    """`count` segments in one allocation; observations in the environment's own type (uint8 stays uint8)."""
+
+    def room(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        return torch.zeros((count, num_steps, num_envs, *shape), dtype=dtype)
+
+    def observation_room(space: gym.Space) -> Tensor:
+        dtype = torch.from_numpy(np.zeros(1, dtype=space.dtype)).dtype
+        return room(tuple(space.shape or ()), torch.float32 if dtype == torch.float64 else dtype)
+
+    if isinstance(observation_space, gym.spaces.Dict):
+        observations: Any = {name: observation_room(space) for name, space in observation_space.items()}
+    else:
+        observations = observation_room(observation_space)
+    scalars = {
+        name: room((), torch.float32)
+        for name in ("rewards", "values", "next_values", "log_probs", "advantages", "value_targets")
+    }
+    whole = Segment(
+        observations=observations,
+        actions=room(family.action_shape, family.action_dtype),
+        policy_params=room((family.parameter_size,), torch.float32),
+        raw_rewards=room((), torch.float64),
+        terminated=room((), torch.bool),
+        truncated=room((), torch.bool),
+        masks=room((family.mask_size,), torch.bool) if has_mask else None,
+        **scalars,
+    )
+    names = [f.name for f in fields(Segment)]
+
+    def part(tree: Any, index: int) -> Any:
+        return None if tree is None else tree_map(lambda leaf: leaf[index], tree)
+
+    return [Segment(**{name: part(getattr(whole, name), index) for name in names}) for index in range(count)]
+
+
+class Collector:
+    """Steps the environments with the current policy and remembers where they are."""
+
+    def __init__(self, env: VectorEnv, model: ActorCritic, adapter: ActionAdapter, device: torch.device, clock: Clock) -> None:
+        self.env, self.model, self.adapter, self.device, self.clock = env, model, adapter, device, clock
+        self.observation, self.mask = env.reset()
+        self._finals: list[tuple[int, np.ndarray, Observation]] = []  # (t, environments, final observations) where cut
+        self._valued = False  # whether the last rollout's values are in place already
+
+    @torch.inference_mode()
+    def collect(self, segment: Segment, noise: Tensor, first_step: int) -> list[Episode]:
+        """Fill `segment` with transitions sampled by `noise` [T, N, K]; the episodes that finished meanwhile."""
+        model, family, env = self.model, self.model.family, self.env
+        acts_with_value = not model.value_is_separate
+        observation_arrays = tree_map(lambda leaf: leaf.numpy(), segment.observations)
+        rewards, terminated, truncated = (t.numpy() for t in (segment.raw_rewards, segment.terminated, segment.truncated))
+        noise = noise.to(self.device)
+        finals: list[tuple[int, np.ndarray, Observation]] = []
+        episodes: list[Episode] = []
+        for t in range(segment.num_steps):
+            with self.clock.section("inference"):
+                tree_map(lambda room, leaf, t=t: _store(room, t, leaf), observation_arrays, self.observation)
+                observation = tree_map(lambda leaf, t=t: leaf[t].to(self.device), segment.observations)
+                mask = None
+                if segment.masks is not None and self.mask is not None:
+                    segment.masks[t] = torch.from_numpy(self.mask)
+                    mask = segment.masks[t].to(self.device)
+                if acts_with_value:
+                    params, value = model.policy_and_value(observation, mask)
+                    segment.values[t] = value
+                else:
+                    params = model.policy(observation, mask)
+                actions = family.sample(params, noise[t])
+                segment.policy_params[t] = params
+                segment.actions[t] = actions
+                env_actions = self.adapter(actions.cpu().numpy())
+            with self.clock.section("environment"):
+                step = env.step(env_actions)
+            rewards[t], terminated[t], truncated[t] = step.reward, step.terminated, step.truncated
+            if len(step.ended):
+                cut = step.truncated[step.ended] & ~step.terminated[step.ended]
+                if cut.any():
+                    finals.append((t, step.ended[cut], tree_map(lambda leaf, cut=cut: leaf[cut], step.final_observation)))
+                episodes += step.episodes
+            self.observation, self.mask = step.observation, step.action_mask
+        self._require_finite(segment, first_step)
+        with self.clock.section("inference"):
+            segment.log_probs.copy_(family.log_prob(segment.policy_params, segment.actions))
+            self._finals, self._valued = finals, False
+            self.revalue(segment)
+        return episodes
+
+    def revalue(self, segment: Segment) -> None:
+        """V of the rollout last collected, by the value function as it now is, and of what followed each step."""
+        if self.model.value_is_separate or self._valued:
+            segment.values.copy_(self.values(segment.observations))
+        self._valued = True
+        segment.next_values[:-1] = segment.values[1:]
+        followers = [self.observation, *(final for _, _, final in self._finals)]
+        joined = tree_map(lambda *leaves: torch.from_numpy(np.concatenate(leaves)), *followers)
+        values = self.values(joined, leading=1)
+        segment.next_values[-1] = values[: segment.num_envs]
+        start = segment.num_envs
+        for t, envs, _ in self._finals:
+            segment.next_values[t, torch.from_numpy(envs)] = values[start : start + len(envs)]
+            start += len(envs)
+
+    @torch.inference_mode()
+    def values(self, observations: Any, leading: int = 2) -> Tensor:
+        """V of observations with `leading` batch dimensions, on the CPU, in passes that stay within the cache."""
+        return in_chunks(self.model.value, (observations,), leading, self.device)
+
+    @torch.inference_mode()
+    def policy(self, segment: Segment) -> Tensor:
+        """Distribution parameters [T, N, P] of the policy as it now is, over a rollout."""
+        return in_chunks(self.model.policy, (segment.observations, segment.masks), 2, self.device)
+
+    def _require_finite(self, segment: Segment, first_step: int) -> None:
+        bad = [("reward", segment.raw_rewards)]
+        bad += [(f"observation {name}".strip(), leaf) for name, leaf in named_leaves(segment.observations) if leaf.is_floating_point()]
+        for what, values in bad:
+            if not torch.isfinite(values).all():
+                t, n, *_ = (~torch.isfinite(values)).nonzero()[0].tolist()
+                step = first_step + t * segment.num_envs + n
+                raise NonFiniteError(f"The {what} of environment {n} is NaN or infinite at step {step}: check the environment.")
+        if not torch.isfinite(segment.policy_params).all():
+            t, n, *_ = (~torch.isfinite(segment.policy_params)).nonzero()[0].tolist()
+            raise NonFiniteError(
+                f"The policy's output is NaN or infinite for environment {n} at step {first_step + t * segment.num_envs + n}: "
+                "training has diverged; lower learning_rate or set normalize_observation."
+            )
+        if segment.masks is not None and not segment.masks.any(-1).all():
+            t, n = (~segment.masks.any(-1)).nonzero()[0].tolist()
+            raise EnvError(f"The action mask of environment {n} allows no action at rollout step {t}: it must allow at least one.")
+
+
+def _store(room: np.ndarray, t: int, leaf: np.ndarray) -> None:
+    room[t] = leaf
+
+
+def in_chunks(function: Callable[..., Tensor], inputs: tuple[Any, ...], leading: int, device: torch.device) -> Tensor:
+    """`function` over inputs with `leading` batch dimensions, a cache-sized piece at a time; the result on the CPU."""
+    flat = [None if tree is None else tree_map(lambda leaf: leaf.flatten(0, leading - 1), tree) for tree in inputs]
+    shape = named_leaves(inputs[0])[0][1].shape[:leading]
+    size = chunk_size(flat[0])
+    pieces = []
+    for start in range(0, int(np.prod(shape)), size):
+        pieces.append(function(*(_to(_part(tree, start, start + size), device) for tree in flat)).cpu())
+    result = torch.cat(pieces) if len(pieces) > 1 else pieces[0]
+    return result.reshape(*shape, *result.shape[1:])
+
+
+def _to(tree: Any, device: torch.device) -> Any:
+    return None if tree is None else tree_map(lambda leaf: leaf.to(device), tree)
+
+
+def chunk_size(flat_observations: Any) -> int:
+    """Images go through a network 256 at a time, where its activations stay in the cache; vectors all together."""
+    widest = max(int(np.prod(leaf.shape[1:])) for _, leaf in named_leaves(flat_observations))
+    return 256 if widest >= 1024 else 1 << 16
+
+
+@dataclass
+class Batch:
+    """One minibatch [B, ...] on the device."""
+
+    observations: Any
+    masks: Tensor | None
+    actions: Tensor
+    old_params: Tensor
+    old_log_probs: Tensor
+    advantages: Tensor
+    value_targets: Tensor
+    old_values: Tensor
+
+    def __len__(self) -> int:
+        return len(self.actions)
+
+    def split(self, size: int) -> Iterator[Batch]:
+        """Micro-batches of at most `size` samples, in order."""
+        for start in range(0, len(self), size):
+            yield Batch(**{f.name: _part(getattr(self, f.name), start, start + size) for f in fields(self)})
+
+
+def _part(tree: Any, start: int, end: int) -> Any:
+    return None if tree is None else tree_map(lambda leaf: leaf[start:end], tree)
+
+
+def gather(segment: Segment, index: Tensor, device: torch.device) -> Batch:
+    """The samples of a rollout at flat positions `index` [B] (time-major)."""
+
+    def pick(tree: Any) -> Any:
+        return None if tree is None else tree_map(lambda leaf: leaf.flatten(0, 1)[index].to(device), tree)
+
+    return Batch(
+        observations=pick(segment.observations),
+        masks=pick(segment.masks),
+        actions=pick(segment.actions),
+        old_params=pick(segment.policy_params),
+        old_log_probs=pick(segment.log_probs),
+        advantages=pick(segment.advantages),
+        value_targets=pick(segment.value_targets),
+        old_values=pick(segment.values),
+    )
+
+
+def minibatch_indices(
+    num_steps: int, num_envs: int, num_minibatches: int, whole_segments: bool, generator: torch.Generator
+) -> list[Tensor]:
+    """Flat positions of each minibatch of one epoch: random steps, or all steps of randomly chosen environments."""
+    if whole_segments:
+        steps = torch.arange(num_steps)[:, None] * num_envs
+        envs = torch.randperm(num_envs, generator=generator).tensor_split(num_minibatches)
+        return [(steps + chosen).flatten() for chosen in envs]
+    return list(torch.randperm(num_steps * num_envs, generator=generator).tensor_split(num_minibatches))

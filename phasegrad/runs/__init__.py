@@ -1,0 +1,1 @@
+"""Runs on disk and on screen: run directory, checkpoints, metrics, display, evaluation."""

@@ -1,0 +1,55 @@
+"""Agents from disk: a saved agent, a checkpoint, or a run directory's latest checkpoint that is sound."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from phasegrad.algorithms import ALGORITHMS
+from phasegrad.algorithms.base import Algorithm
+from phasegrad.config import make_config
+from phasegrad.errors import ConfigError, RunError
+from phasegrad.runs.checkpoint import STATE, read_state, restore, saved_spaces
+from phasegrad.runs.directory import CONFIG, RunDirectory
+
+
+def load(path: str | Path, env: Any = None, *, encoder: Any = None, checkpoint: int | None = None, device: str | None = None) -> Algorithm:
+    """The agent saved at `path`: a folder of `agent.save`, a checkpoint, or a run directory.
+
+    `env` and `encoder` are needed again where they were given in Python; `checkpoint` picks a step of a run directory.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise RunError(f"{path} does not exist.")
+    folder = path
+    if not (path / STATE).exists() and (path / CONFIG).exists():
+        folder = RunDirectory(path).checkpoint(checkpoint)
+    agent = _from_checkpoint(folder, env, encoder, device)
+    if folder is not path:
+        agent.run_dir = path
+    return agent
+
+
+def _from_checkpoint(folder: Path, env: Any, encoder: Any, device: str | None) -> Algorithm:
+    state = read_state(folder)
+    if state.get("algorithm") not in ALGORITHMS:
+        raise RunError(f"{folder} holds an agent of unknown kind {str(state.get('algorithm'))[:40]!r}.")
+    algorithm = ALGORITHMS[state["algorithm"]]
+    fields = dict(state["config"])
+    if encoder is not None:
+        fields["encoder"] = encoder
+    elif str(fields.get("encoder", "")).startswith("custom:"):
+        raise RunError(f"{folder} uses an encoder given in Python ({fields['encoder']}): load it with phasegrad.load(path, encoder=...).")
+    if device is not None:
+        fields["device"] = device
+    try:
+        config = make_config(algorithm.config_class, fields)
+    except ConfigError as error:
+        raise RunError(f"The config in {folder} is not valid: {error}") from None
+    agent = algorithm.restore(config, *saved_spaces(state))
+    if env is not None:
+        agent.source = env
+    restore(agent, folder, state)
+    extra = state.get("extra", {})
+    agent.metrics_bytes, agent.seconds_before = int(extra.get("metrics_bytes", 0)), float(extra.get("seconds", 0.0))
+    return agent
