@@ -18,12 +18,22 @@ from phasegrad.errors import ConfigError, EnvError, NonFiniteError, PhasegradErr
 from phasegrad.versions import __version__
 
 if TYPE_CHECKING:
-    from phasegrad.algorithms import PPO
+    from phasegrad.algorithms import PPG, PPO
     from phasegrad.runs.load import load
 
-LAZY = {"PPO": "phasegrad.algorithms", "load": "phasegrad.runs.load"}
+LAZY = {"PPG": "phasegrad.algorithms", "PPO": "phasegrad.algorithms", "load": "phasegrad.runs.load"}
 
-__all__ = ["PPO", "ConfigError", "EnvError", "NonFiniteError", "PhasegradError", "RunError", "__version__", "load"]
+__all__ = [
+    "PPG",
+    "PPO",
+    "ConfigError",
+    "EnvError",
+    "NonFiniteError",
+    "PhasegradError",
+    "RunError",
+    "__version__",
+    "load",
+]
 
 
 def __getattr__(name: str) -> Any:

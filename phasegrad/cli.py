@@ -14,15 +14,21 @@ from typing import Any, NoReturn
 
 from phasegrad.errors import ConfigError, PhasegradError, nearest
 
-NAMES = ("ppo",)
+NAMES = ("ppo", "ppg")
 EXAMPLES = {
     "train": (
         "phasegrad train ppo --env CartPole-v1 --total-steps 1e5 --seed 1 --run-dir runs/cartpole",
         "phasegrad train ppo --env procgen/coinrun --env.distribution hard --env.num-levels 500 --total-steps 25e6",
     ),
     "resume": ("phasegrad resume runs/cartpole", "phasegrad resume runs/cartpole --total-steps 2e5"),
-    "eval": ("phasegrad eval runs/cartpole --episodes 20 --deterministic", "phasegrad eval runs/coinrun --levels test --json"),
-    "plot": ("phasegrad plot runs/cartpole --out curve.png", "phasegrad plot runs/seed1 runs/seed2 runs/seed3 --out curve.png"),
+    "eval": (
+        "phasegrad eval runs/cartpole --episodes 20 --deterministic",
+        "phasegrad eval runs/coinrun --levels test --json",
+    ),
+    "plot": (
+        "phasegrad plot runs/cartpole --out curve.png",
+        "phasegrad plot runs/seed1 runs/seed2 runs/seed3 --out curve.png",
+    ),
     "envs": ("phasegrad envs", "phasegrad envs procgen"),
     "presets": ("phasegrad presets", "phasegrad presets mujoco"),
     "doctor": ("phasegrad doctor", "phasegrad doctor --json"),
@@ -57,7 +63,9 @@ def build_parser() -> Parser:
     train.add_argument("algorithm", choices=NAMES, help="what to train with")
     train.add_argument("--run-dir", help="where checkpoints and metrics go (default: runs/ENV-ALGORITHM-sSEED)")
     train.add_argument("--overwrite", action="store_true", help="replace the run that the directory holds")
-    train.add_argument("--resume", action="store_true", help="continue the run that the directory holds, if there is one")
+    train.add_argument(
+        "--resume", action="store_true", help="continue the run that the directory holds, if there is one"
+    )
     train.add_argument("--quiet", action="store_true", help="no progress display")
     resume = verb("resume", "continue a run to its configured total, exactly as if it had never stopped", run_resume)
     resume.add_argument("dir", help="run directory")
@@ -66,7 +74,9 @@ def build_parser() -> Parser:
     evaluate = verb("eval", "play episodes with a trained agent", run_eval)
     evaluate.add_argument("dir", help="run directory or saved agent")
     evaluate.add_argument("--episodes", default="20", help="how many (default 20)")
-    evaluate.add_argument("--deterministic", action="store_true", help="the most likely action in place of a sampled one")
+    evaluate.add_argument(
+        "--deterministic", action="store_true", help="the most likely action in place of a sampled one"
+    )
     evaluate.add_argument("--levels", default="train", help="Procgen: train or test levels")
     evaluate.add_argument("--checkpoint", metavar="STEP", help="the checkpoint of a step (default: the latest)")
     evaluate.add_argument("--seed", help="seed of the environments (default: the run's)")
@@ -99,7 +109,14 @@ def add_fields(parser: Parser, algorithm: str) -> None:
         text = f"{field.metadata['help']} (default {field.default})".replace("%", "%%")
         if hints[name] is bool:
             group.add_argument(option, nargs="?", const="true", default=argparse.SUPPRESS, metavar="BOOL", help=text)
-            group.add_argument(f"--no-{name.replace('_', '-')}", dest=name, action="store_const", const="false", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+            group.add_argument(
+                f"--no-{name.replace('_', '-')}",
+                dest=name,
+                action="store_const",
+                const="false",
+                default=argparse.SUPPRESS,
+                help=argparse.SUPPRESS,
+            )
         else:
             group.add_argument(option, default=argparse.SUPPRESS, metavar="VALUE", help=text)
 
@@ -137,7 +154,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         verb = typing.cast(Any, parser)._subparsers._group_actions[0].choices.get(found.verb, parser)
         known = [option for option in verb._option_string_actions if option.startswith("--")]
         bad = next((argument for argument in unknown if argument.startswith("-")), unknown[0])
-        raise ConfigError(f"Unknown option {bad!r}.{nearest(bad.partition('=')[0], known)} `phasegrad {found.verb} --help` lists all.")
+        raise ConfigError(
+            f"Unknown option {bad!r}.{nearest(bad.partition('=')[0], known)} `phasegrad {found.verb} --help` lists all."
+        )
     found.env_options = env_options
     return found
 
@@ -214,7 +233,9 @@ def run_eval(options: argparse.Namespace) -> int:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title=f"{agent.config.env}, {agent.progress.step:,} steps, {'deterministic' if options.deterministic else 'sampled'} actions")
+    table = Table(
+        title=f"{agent.config.env}, {agent.progress.step:,} steps, {'deterministic' if options.deterministic else 'sampled'} actions"
+    )
     for name in result.summary():
         table.add_column(name.replace("_", " "), justify="right")
     table.add_row(*(f"{value:,.2f}" if isinstance(value, float) else str(value) for value in result.summary().values()))
@@ -235,7 +256,9 @@ def run_envs(options: argparse.Namespace) -> int:
 
     families = list_envs()
     if options.family is not None and options.family not in families:
-        raise ConfigError(f"Unknown family {options.family!r}; there are {', '.join(families)}.{nearest(options.family, families)}")
+        raise ConfigError(
+            f"Unknown family {options.family!r}; there are {', '.join(families)}.{nearest(options.family, families)}"
+        )
     for family, ids in families.items():
         if options.family in (None, family):
             shown = ids if options.family else ids[:8]
@@ -252,9 +275,20 @@ def run_presets(options: argparse.Namespace) -> int:
             print(f"{name:20} {preset.about}")
         return 0
     if options.name not in PRESETS:
-        raise ConfigError(f"Unknown preset {options.name!r}.{nearest(options.name, PRESETS)} `phasegrad presets` lists all.")
+        raise ConfigError(
+            f"Unknown preset {options.name!r}.{nearest(options.name, PRESETS)} `phasegrad presets` lists all."
+        )
     preset = PRESETS[options.name]
-    print(json.dumps({"about": preset.about, "common": dict(preset.common), **{k: dict(v) for k, v in preset.by_algorithm.items()}}, indent=1))
+    print(
+        json.dumps(
+            {
+                "about": preset.about,
+                "common": dict(preset.common),
+                **{k: dict(v) for k, v in preset.by_algorithm.items()},
+            },
+            indent=1,
+        )
+    )
     return 0
 
 
@@ -266,7 +300,10 @@ def run_doctor(options: argparse.Namespace) -> int:
         print(json.dumps([check.__dict__ for check in checks]))
     else:
         for check in checks:
-            print(f"{'ok  ' if check.ok else 'MISS' if check.optional else 'FAIL'}  {check.name}: {check.found}" + ("" if check.ok else f" -> {check.fix}"))
+            print(
+                f"{'ok  ' if check.ok else 'MISS' if check.optional else 'FAIL'}  {check.name}: {check.found}"
+                + ("" if check.ok else f" -> {check.fix}")
+            )
     return 0 if all(check.ok or check.optional for check in checks) else 1
 
 

@@ -37,5 +37,7 @@ class _Section:
     def __enter__(self) -> None:
         self.start = time.perf_counter()
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.clock.seconds[self.name] += time.perf_counter() - self.start

@@ -21,7 +21,12 @@ TRUE, FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
 
 def setting(
-    default: Any, help: str, *, low: float | None = None, high: float | None = None, choices: tuple[str, ...] | None = None
+    default: Any,
+    help: str,
+    *,
+    low: float | None = None,
+    high: float | None = None,
+    choices: tuple[str, ...] | None = None,
 ) -> Any:
     """A documented field; `low` and `high` are the closed range of a valid value."""
     return dataclasses.field(default=default, metadata={"help": help, "low": low, "high": high, "choices": choices})
@@ -34,48 +39,89 @@ class Config:
     # The run
     env: str = setting("", "environment id: envpool's, gymnasium's, procgen/GAME or module:Id-v0")
     env_options: dict[str, Any] = dataclasses.field(
-        default_factory=dict, metadata={"help": "keyword arguments of the environment; on the command line --env.NAME VALUE"}
+        default_factory=dict,
+        metadata={"help": "keyword arguments of the environment; on the command line --env.NAME VALUE"},
     )
     total_steps: int = setting(1_000_000, "environment steps of the whole run, over all environments", low=1)
     seed: int = setting(1, "seed of everything: weights, actions, minibatches, environments", low=0, high=2**31 - 1)
-    preset: str = setting("auto", "named settings to start from; auto picks the environment's, none takes the plain defaults")
+    preset: str = setting(
+        "auto", "named settings to start from; auto picks the environment's, none takes the plain defaults"
+    )
     device: str = setting("auto", "where the networks live: auto, cpu, cuda, cuda:1")
-    compile: str = setting("auto", "compile the update: auto (where the run is long enough to repay it), on, off", choices=("auto", "on", "off"))
+    compile: str = setting(
+        "auto",
+        "compile the update: auto (where the run is long enough to repay it), on, off",
+        choices=("auto", "on", "off"),
+    )
     torch_threads: int = setting(0, "threads of torch's kernels; 0 lets the network's size decide", low=0)
-    checkpoint_every: int = setting(0, "environment steps between checkpoints, rounded up to an iteration; 0 is a tenth of the run", low=0)
+    checkpoint_every: int = setting(
+        0, "environment steps between checkpoints, rounded up to an iteration; 0 is a tenth of the run", low=0
+    )
     keep_checkpoints: int = setting(3, "how many of the latest checkpoints stay on disk", low=1)
     eval_episodes: int = setting(0, "deterministic evaluation episodes at the end of training, 0 for none", low=0)
 
     # Environments and rollout
-    backend: str = setting("auto", "auto takes envpool for the ids it knows and gymnasium for the rest", choices=("auto", "envpool", "gymnasium"))
-    vectorization: str = setting("sync", "gymnasium environments in this process (sync) or one process each (async)", choices=("sync", "async"))
+    backend: str = setting(
+        "auto",
+        "auto takes envpool for the ids it knows and gymnasium for the rest",
+        choices=("auto", "envpool", "gymnasium"),
+    )
+    vectorization: str = setting(
+        "sync", "gymnasium environments in this process (sync) or one process each (async)", choices=("sync", "async")
+    )
     env_threads: int = setting(0, "threads of envpool; 0 for one an environment up to the number of cores", low=0)
     num_envs: int = setting(8, "N: environments stepped together", low=1)
     num_steps: int = setting(256, "T: steps of each environment in a rollout", low=1)
     gamma: float = setting(0.99, "discount factor", low=0, high=1)
     gae_lambda: float = setting(0.95, "lambda of generalised advantage estimation", low=0, high=1)
-    bootstrap_truncated: bool = setting(True, "value the final observation of an episode cut by a time limit; off counts it as terminated")
-    action_bounds: str = setting("clip", "continuous actions: clip to the bounds, or rescale [-1, 1] to them", choices=("clip", "rescale"))
+    policy_gae_lambda: float | None = setting(
+        None,
+        "another lambda for the policy's advantages, as DNA has (.8 beside .95); none for gae_lambda",
+        low=0,
+        high=1,
+    )
+    bootstrap_truncated: bool = setting(
+        True, "value the final observation of an episode cut by a time limit; off counts it as terminated"
+    )
+    action_bounds: str = setting(
+        "clip", "continuous actions: clip to the bounds, or rescale [-1, 1] to them", choices=("clip", "rescale")
+    )
 
     # Normalisation
     normalize_observation: bool = setting(False, "running mean and variance of float observations")
     clip_observation: float = setting(10.0, "limit of a normalised observation", low=0)
     normalize_reward: bool = setting(False, "divide rewards by the running deviation of the discounted return")
     clip_reward: float = setting(10.0, "limit of a normalised reward", low=0)
-    reward_gamma: float | None = setting(None, "discount of the return the reward normaliser follows; none for gamma", low=0, high=1)
+    reward_gamma: float | None = setting(
+        None, "discount of the return the reward normaliser follows; none for gamma", low=0, high=1
+    )
 
     # Networks
-    arch: str = setting("auto", "dual: separate policy and value networks; shared: one trunk; auto: dual for vectors, shared for images", choices=("auto", "shared", "dual"))
-    encoder: Any = setting("auto", "auto, mlp, nature, impala, grid; in Python also a callable from the observation space to a module")
+    arch: str = setting(
+        "auto",
+        "dual: separate policy and value networks; shared: one trunk; auto: dual for vectors, shared for images",
+        choices=("auto", "shared", "dual"),
+    )
+    encoder: Any = setting(
+        "auto", "auto, mlp, nature, impala, grid; in Python also a callable from the observation space to a module"
+    )
     hidden_sizes: tuple[int, ...] = setting((64, 64), "widths of the MLP's layers, such as 64,64", low=1)
     activation: str = setting("tanh", "between the MLP's layers", choices=("tanh", "relu"))
     impala_channels: tuple[int, ...] = setting((16, 32, 32), "channels of the IMPALA stacks", low=1)
-    impala_pooling: str = setting("flatten", "after the IMPALA stacks: flatten, or mean over the image (Impoola)", choices=("flatten", "mean"))
+    impala_pooling: str = setting(
+        "flatten", "after the IMPALA stacks: flatten, or mean over the image (Impoola)", choices=("flatten", "mean")
+    )
     policy_gain: float = setting(0.01, "scale of the policy head's orthogonal initialisation", low=0)
-    std: str = setting("state_independent", "standard deviation of continuous actions", choices=("state_independent", "state_dependent", "fixed"))
+    std: str = setting(
+        "state_independent",
+        "standard deviation of continuous actions",
+        choices=("state_independent", "state_dependent", "fixed"),
+    )
     initial_std: float = setting(1.0, "standard deviation at the start of training", low=1e-6)
     std_floor: float = setting(1e-3, "least standard deviation, where it depends on the state", low=1e-8)
-    fixed_std_fraction: float = setting(0.05, "standard deviation of --std fixed as a share of the action range", low=1e-6)
+    fixed_std_fraction: float = setting(
+        0.05, "standard deviation of --std fixed as a share of the action range", low=1e-6
+    )
     mean_tanh: bool = setting(False, "a final tanh on the mean of continuous actions")
 
     def validate(self) -> None:
@@ -83,7 +129,9 @@ class Config:
         if not isinstance(self.encoder, str) and not callable(self.encoder):
             raise ConfigError("encoder must be a name or a callable from the observation space to a torch module.")
         if isinstance(self.encoder, str) and self.encoder not in ENCODERS:
-            raise ConfigError(f"encoder must be one of {', '.join(ENCODERS)}, not {self.encoder!r}.{nearest(self.encoder, ENCODERS)}")
+            raise ConfigError(
+                f"encoder must be one of {', '.join(ENCODERS)}, not {self.encoder!r}.{nearest(self.encoder, ENCODERS)}"
+            )
         if self.device not in ("auto", "cpu") and not self.device.startswith("cuda"):
             raise ConfigError(f"device must be auto, cpu or cuda[:N], not {self.device!r}.")
 
@@ -147,7 +195,7 @@ def coerce(name: str, value: Any, hint: Any, metadata: Mapping[str, Any]) -> Any
     low, high, choices = metadata.get("low"), metadata.get("high"), metadata.get("choices")
     if choices and result not in choices:
         raise ConfigError(f"{name} must be one of {', '.join(choices)}, not {result!r}.{nearest(str(result), choices)}")
-    if low is not None and result < low or high is not None and result > high:
+    if (low is not None and result < low) or (high is not None and result > high):
         wanted = f"at least {low}" if high is None else f"at most {high}" if low is None else f"from {low} to {high}"
         raise ConfigError(f"{name} must be {wanted}, not {value}.")
     return result
@@ -185,4 +233,9 @@ def to_str(value: Any) -> str:
 
 
 CONVERTERS: dict[Any, Callable[[Any], Any]] = {int: to_int, float: to_float, bool: to_bool, str: to_str}
-KINDS = {int: "a whole number (1e6 and 1_000_000 are fine)", float: "a finite number", bool: "true or false", str: "text"}
+KINDS = {
+    int: "a whole number (1e6 and 1_000_000 are fine)",
+    float: "a finite number",
+    bool: "true or false",
+    str: "text",
+}

@@ -27,8 +27,13 @@ def examine() -> list[Check]:
     checks += [
         _package("torch", "pip install torch", False),
         _package("gymnasium", "pip install gymnasium", False),
-        _package("envpool", 'pip install envpool (without it gymnasium serves what it can)', True),
-        _try("procgen", _procgen, 'pip install "phasegrad[procgen]"; on Linux the system needs libGL.so.1 and libglib-2.0.so.0', True),
+        _package("envpool", "pip install envpool (without it gymnasium serves what it can)", True),
+        _try(
+            "procgen",
+            _procgen,
+            'pip install "phasegrad[procgen]"; on Linux the system needs libGL.so.1 and libglib-2.0.so.0',
+            True,
+        ),
         _try("box2d", lambda: _make("LunarLander-v3"), 'pip install "phasegrad[box2d]"', True),
         _try("mujoco", lambda: _make("HalfCheetah-v5"), 'pip install "phasegrad[mujoco]"', True),
         _package("minigrid", 'pip install "phasegrad[minigrid]"', True),
@@ -36,7 +41,9 @@ def examine() -> list[Check]:
         _try("cuda", _cuda, "no CUDA device: networks run on the CPU", True),
     ]
     compiler = shutil.which("g++") or shutil.which("c++") or shutil.which("clang++")
-    checks.append(Check("c++ compiler", compiler is not None, compiler or "none", "install g++ or clang for torch.compile", True))
+    checks.append(
+        Check("c++ compiler", compiler is not None, compiler or "none", "install g++ or clang for torch.compile", True)
+    )
     return checks
 
 
@@ -48,7 +55,9 @@ def _try(name: str, probe: Callable[[], str], fix: str, optional: bool) -> Check
     try:
         return Check(name, True, probe(), fix, optional)
     except Exception as error:  # whatever is wrong with a part, the others are still examined
-        return Check(name, False, str(error).splitlines()[0][:120] if str(error) else type(error).__name__, fix, optional)
+        return Check(
+            name, False, str(error).splitlines()[0][:120] if str(error) else type(error).__name__, fix, optional
+        )
 
 
 def _make(env_id: str) -> str:

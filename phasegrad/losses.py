@@ -17,9 +17,9 @@ def policy_objective(
     old_log_prob: Tensor,
     advantages: Tensor,
     *,
-    clip_range: float | Tensor = 0.2,
+    clip_range: float = 0.2,
     kl: Tensor | None = None,
-    kl_beta: float | Tensor = 1.0,
+    kl_beta: float = 1.0,
 ) -> Tensor:
     """The surrogate of each sample [B], to be maximised in its mean.
 
@@ -35,7 +35,7 @@ def policy_objective(
     if objective == "cpi":
         return surrogate
     if objective == "clip":
-        return torch.minimum(surrogate, ratio.clamp(1 - clip_range, 1 + clip_range) * advantages)
+        return torch.minimum(surrogate, torch.clamp(ratio, 1 - clip_range, 1 + clip_range) * advantages)
     if objective == "kl":
         if kl is None:
             raise ValueError("objective 'kl' needs kl, the analytic KL[pi_old, pi] of each sample.")
@@ -53,19 +53,29 @@ def adapted_kl_beta(kl_beta: float, kl: float, kl_target: float) -> float:
 
 
 def value_loss(
-    values: Tensor, value_targets: Tensor, old_values: Tensor | None = None, value_clip: float | Tensor | None = None
+    values: Tensor, value_targets: Tensor, old_values: Tensor | None = None, value_clip: float | None = None
 ) -> Tensor:
     """1/2 E[(V - V_targ)^2]; with `value_clip` the larger error of V and of V kept within that range of `old_values`."""
     error = (values - value_targets).square()
     if value_clip is not None and old_values is not None:
-        clipped = old_values + (values - old_values).clamp(-value_clip, value_clip)
+        clipped = old_values + torch.clamp(values - old_values, -value_clip, value_clip)
         error = torch.maximum(error, (clipped - value_targets).square())
     return 0.5 * error.mean()
 
 
-def auxiliary_loss(auxiliary_values: Tensor, value_targets: Tensor, clone_kl: Tensor, beta_clone: float | Tensor) -> Tensor:
-    """L_joint = 1/2 E[(V_pi - V_targ)^2] + beta_clone E[KL[pi_old, pi]] (PPG equation 3), all arguments [B]."""
-    return 0.5 * (auxiliary_values - value_targets).square().mean() + beta_clone * clone_kl.mean()
+def auxiliary_loss(
+    auxiliary_values: Tensor,
+    value_targets: Tensor,
+    clone_kl: Tensor,
+    beta_clone: float,
+    *,
+    value_weight: float = 0.5,
+) -> Tensor:
+    """L_joint = 1/2 E[(V_pi - V_targ)^2] + beta_clone E[KL[pi_old, pi]] (PPG section 2), tensors [B].
+
+    The distillation form, whose target is the value network's output, has a `value_weight` of 1.
+    """
+    return value_weight * (auxiliary_values - value_targets).square().mean() + beta_clone * clone_kl.mean()
 
 
 def explained_variance(values: Tensor, value_targets: Tensor) -> Tensor:

@@ -49,8 +49,12 @@ class Stepper:
         self.recorded: dict[str, list[Tensor]] = {}  # 0-d tensors on the device, one a gradient step
 
     def step(self, loss: Loss, batch: Any, scalars: Mapping[str, float], rates: Mapping[str, float]) -> None:
-        """One gradient step on `loss` over `batch`, accumulated over micro-batches where the batch is large."""
-        for optimizer in self.optimizers.values():
+        """One gradient step on `loss` over `batch`, for the groups that `rates` names.
+
+        Gradients are accumulated over micro-batches where the batch is large.
+        """
+        optimizers = {name: self.optimizers[name] for name in rates}
+        for optimizer in optimizers.values():
             optimizer.gradients.zero_()
         if len(batch) <= self.microbatch:
             value, metrics = loss(batch, scalars)
@@ -63,7 +67,7 @@ class Stepper:
                 (value * share).backward()
                 for name, metric in part_metrics.items():
                     metrics[name] = metrics.get(name, 0.0) + metric.detach() * share
-        for name, optimizer in self.optimizers.items():
+        for name, optimizer in optimizers.items():
             metrics[f"{name}_grad_norm"] = self._clip(optimizer.gradients)
             optimizer.step(rates[name])
         for name, metric in metrics.items():
@@ -89,5 +93,7 @@ class Stepper:
         metrics = dict(zip(names, means, strict=True))
         for name, mean in metrics.items():
             if not math.isfinite(mean):
-                raise NonFiniteError(f"{name} became NaN or infinite in this update: training has diverged; lower learning_rate.")
+                raise NonFiniteError(
+                    f"{name} became NaN or infinite in this update: training has diverged; lower learning_rate."
+                )
         return metrics

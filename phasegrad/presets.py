@@ -141,5 +141,5 @@ def resolve_config(config_class: type[Config], fields: Mapping[str, Any]) -> Any
     draft = config_class(**values)
     if "num_minibatches" not in explicit and "num_minibatches" in known:
         units = draft.num_envs if getattr(draft, "whole_segments", False) else draft.batch_size
-        values["num_minibatches"] = min(getattr(draft, "num_minibatches"), units)
+        values["num_minibatches"] = min(vars(draft)["num_minibatches"], units)
     return make_config(config_class, values)

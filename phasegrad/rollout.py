@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Self, TypeVar
 
 import gymnasium as gym
 import numpy as np
@@ -23,6 +23,8 @@ from phasegrad.envs.contract import Episode, Observation, VectorEnv
 from phasegrad.errors import EnvError, NonFiniteError
 from phasegrad.models import ActorCritic
 from phasegrad.tree import named_leaves, tree_map
+
+FLOATS = ("rewards", "values", "next_values", "log_probs", "advantages", "value_targets")
 
 
 @dataclass
@@ -60,48 +62,65 @@ def _cut(tree: Any, steps: int) -> Any:
     return None if tree is None else tree_map(lambda leaf: leaf[:steps], tree)
 
 
-def allocate(
-    count: int, num_steps: int, num_envs: int, observation_space: gym.Space, family: Family, has_mask: bool
-) -> list[Segment]:
-    """`count` segments in one allocation; observations in the environment's own type (uint8 stays uint8)."""
+class Storage:
+    """`count` segments in one allocation, `whole` [count, T, N, ...]; observations in the environment's own type."""
 
-    def room(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        return torch.zeros((count, num_steps, num_envs, *shape), dtype=dtype)
+    def __init__(
+        self, count: int, num_steps: int, num_envs: int, observation_space: gym.Space, family: Family, has_mask: bool
+    ) -> None:
+        def room(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+            return torch.zeros((count, num_steps, num_envs, *shape), dtype=dtype)
 
-    def observation_room(space: gym.Space) -> Tensor:
-        dtype = torch.from_numpy(np.zeros(1, dtype=space.dtype)).dtype
-        return room(tuple(space.shape or ()), torch.float32 if dtype == torch.float64 else dtype)
+        def observation_room(space: gym.Space) -> Tensor:
+            return room(tuple(space.shape or ()), stored_dtype(space))
 
-    if isinstance(observation_space, gym.spaces.Dict):
-        observations: Any = {name: observation_room(space) for name, space in observation_space.items()}
-    else:
-        observations = observation_room(observation_space)
-    scalars = {
-        name: room((), torch.float32)
-        for name in ("rewards", "values", "next_values", "log_probs", "advantages", "value_targets")
-    }
-    whole = Segment(
-        observations=observations,
-        actions=room(family.action_shape, family.action_dtype),
-        policy_params=room((family.parameter_size,), torch.float32),
-        raw_rewards=room((), torch.float64),
-        terminated=room((), torch.bool),
-        truncated=room((), torch.bool),
-        masks=room((family.mask_size,), torch.bool) if has_mask else None,
-        **scalars,
+        if isinstance(observation_space, gym.spaces.Dict):
+            observations: Any = {name: observation_room(space) for name, space in observation_space.items()}
+        else:
+            observations = observation_room(observation_space)
+        self.whole = Segment(
+            observations=observations,
+            actions=room(family.action_shape, family.action_dtype),
+            policy_params=room((family.parameter_size,), torch.float32),
+            raw_rewards=room((), torch.float64),
+            terminated=room((), torch.bool),
+            truncated=room((), torch.bool),
+            masks=room((family.mask_size,), torch.bool) if has_mask else None,
+            **{name: room((), torch.float32) for name in FLOATS},
+        )
+        self.segments = [
+            Segment(**{f.name: _at(getattr(self.whole, f.name), index) for f in fields(Segment)})
+            for index in range(count)
+        ]
+
+
+def stored_dtype(space: gym.Space) -> torch.dtype:
+    """uint8 stays uint8, float64 becomes float32."""
+    dtype = torch.from_numpy(np.zeros(1, dtype=space.dtype)).dtype
+    return torch.float32 if dtype == torch.float64 else dtype
+
+
+def bytes_a_step(observation_space: gym.Space, family: Family, has_mask: bool) -> int:
+    """What one stored transition takes."""
+    spaces = (
+        observation_space.spaces.values() if isinstance(observation_space, gym.spaces.Dict) else [observation_space]
     )
-    names = [f.name for f in fields(Segment)]
+    observation = sum(int(np.prod(space.shape or (1,))) * stored_dtype(space).itemsize for space in spaces)
+    action = int(np.prod(family.action_shape or (1,))) * family.action_dtype.itemsize
+    flags_and_reward = 2 + 8 + (family.mask_size if has_mask else 0)
+    return observation + action + 4 * family.parameter_size + flags_and_reward + 4 * len(FLOATS)
 
-    def part(tree: Any, index: int) -> Any:
-        return None if tree is None else tree_map(lambda leaf: leaf[index], tree)
 
-    return [Segment(**{name: part(getattr(whole, name), index) for name in names}) for index in range(count)]
+def _at(tree: Any, index: int) -> Any:
+    return None if tree is None else tree_map(lambda leaf: leaf[index], tree)
 
 
 class Collector:
     """Steps the environments with the current policy and remembers where they are."""
 
-    def __init__(self, env: VectorEnv, model: ActorCritic, adapter: ActionAdapter, device: torch.device, clock: Clock) -> None:
+    def __init__(
+        self, env: VectorEnv, model: ActorCritic, adapter: ActionAdapter, device: torch.device, clock: Clock
+    ) -> None:
         self.env, self.model, self.adapter, self.device, self.clock = env, model, adapter, device, clock
         self.observation, self.mask = env.reset()
         self._finals: list[tuple[int, np.ndarray, Observation]] = []  # (t, environments, final observations) where cut
@@ -113,7 +132,9 @@ class Collector:
         model, family, env = self.model, self.model.family, self.env
         acts_with_value = not model.value_is_separate
         observation_arrays = tree_map(lambda leaf: leaf.numpy(), segment.observations)
-        rewards, terminated, truncated = (t.numpy() for t in (segment.raw_rewards, segment.terminated, segment.truncated))
+        rewards, terminated, truncated = (
+            t.numpy() for t in (segment.raw_rewards, segment.terminated, segment.truncated)
+        )
         noise = noise.to(self.device)
         finals: list[tuple[int, np.ndarray, Observation]] = []
         episodes: list[Episode] = []
@@ -140,7 +161,9 @@ class Collector:
             if len(step.ended):
                 cut = step.truncated[step.ended] & ~step.terminated[step.ended]
                 if cut.any():
-                    finals.append((t, step.ended[cut], tree_map(lambda leaf, cut=cut: leaf[cut], step.final_observation)))
+                    finals.append(
+                        (t, step.ended[cut], tree_map(lambda leaf, cut=cut: leaf[cut], step.final_observation))
+                    )
                 episodes += step.episodes
             self.observation, self.mask = step.observation, step.action_mask
         self._require_finite(segment, first_step)
@@ -177,12 +200,18 @@ class Collector:
 
     def _require_finite(self, segment: Segment, first_step: int) -> None:
         bad = [("reward", segment.raw_rewards)]
-        bad += [(f"observation {name}".strip(), leaf) for name, leaf in named_leaves(segment.observations) if leaf.is_floating_point()]
+        bad += [
+            (f"observation {name}".strip(), leaf)
+            for name, leaf in named_leaves(segment.observations)
+            if leaf.is_floating_point()
+        ]
         for what, values in bad:
             if not torch.isfinite(values).all():
                 t, n, *_ = (~torch.isfinite(values)).nonzero()[0].tolist()
                 step = first_step + t * segment.num_envs + n
-                raise NonFiniteError(f"The {what} of environment {n} is NaN or infinite at step {step}: check the environment.")
+                raise NonFiniteError(
+                    f"The {what} of environment {n} is NaN or infinite at step {step}: check the environment."
+                )
         if not torch.isfinite(segment.policy_params).all():
             t, n, *_ = (~torch.isfinite(segment.policy_params)).nonzero()[0].tolist()
             raise NonFiniteError(
@@ -191,7 +220,9 @@ class Collector:
             )
         if segment.masks is not None and not segment.masks.any(-1).all():
             t, n = (~segment.masks.any(-1)).nonzero()[0].tolist()
-            raise EnvError(f"The action mask of environment {n} allows no action at rollout step {t}: it must allow at least one.")
+            raise EnvError(
+                f"The action mask of environment {n} allows no action at rollout step {t}: it must allow at least one."
+            )
 
 
 def _store(room: np.ndarray, t: int, leaf: np.ndarray) -> None:
@@ -221,47 +252,49 @@ def chunk_size(flat_observations: Any) -> int:
 
 
 @dataclass
-class Batch:
-    """One minibatch [B, ...] on the device."""
+class Minibatch:
+    """Tensors [B, ...] on the device."""
 
     observations: Any
     masks: Tensor | None
-    actions: Tensor
-    old_params: Tensor
-    old_log_probs: Tensor
-    advantages: Tensor
     value_targets: Tensor
-    old_values: Tensor
+    old_params: Tensor
 
     def __len__(self) -> int:
-        return len(self.actions)
+        return len(self.value_targets)
 
-    def split(self, size: int) -> Iterator[Batch]:
+    def split(self, size: int) -> Iterator[Self]:
         """Micro-batches of at most `size` samples, in order."""
         for start in range(0, len(self), size):
-            yield Batch(**{f.name: _part(getattr(self, f.name), start, start + size) for f in fields(self)})
+            yield type(self)(**{f.name: _part(getattr(self, f.name), start, start + size) for f in fields(self)})
+
+
+@dataclass
+class Batch(Minibatch):
+    """What a policy and value update needs of a rollout."""
+
+    actions: Tensor
+    old_log_probs: Tensor
+    advantages: Tensor
+    old_values: Tensor
+
+
+STORED_AS = {"old_params": "policy_params", "old_log_probs": "log_probs", "old_values": "values"}
+SomeBatch = TypeVar("SomeBatch", bound=Minibatch)
+
+
+def gather(segment: Segment, index: Tensor, device: torch.device, kind: type[SomeBatch]) -> SomeBatch:
+    """The samples at flat positions `index` [B] of a segment [T, N, ...], or of a whole storage [count, T, N, ...]."""
+    last = segment.terminated.dim() - 1
+
+    def pick(tree: Any) -> Any:
+        return None if tree is None else tree_map(lambda leaf: leaf.flatten(0, last)[index].to(device), tree)
+
+    return kind(**{f.name: pick(getattr(segment, STORED_AS.get(f.name, f.name))) for f in fields(kind)})
 
 
 def _part(tree: Any, start: int, end: int) -> Any:
     return None if tree is None else tree_map(lambda leaf: leaf[start:end], tree)
-
-
-def gather(segment: Segment, index: Tensor, device: torch.device) -> Batch:
-    """The samples of a rollout at flat positions `index` [B] (time-major)."""
-
-    def pick(tree: Any) -> Any:
-        return None if tree is None else tree_map(lambda leaf: leaf.flatten(0, 1)[index].to(device), tree)
-
-    return Batch(
-        observations=pick(segment.observations),
-        masks=pick(segment.masks),
-        actions=pick(segment.actions),
-        old_params=pick(segment.policy_params),
-        old_log_probs=pick(segment.log_probs),
-        advantages=pick(segment.advantages),
-        value_targets=pick(segment.value_targets),
-        old_values=pick(segment.values),
-    )
 
 
 def minibatch_indices(

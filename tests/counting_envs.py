@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import copy
+from typing import Any, ClassVar
 
 import gymnasium as gym
 import numpy as np
@@ -32,17 +33,17 @@ def mask_of(episode: int, step: int) -> list[bool]:
 class CountingEnv(gym.Env):
     """Observes [seed, episode, step]; writes every observation into the same memory, as an environment may."""
 
-    metadata = {"render_modes": ["rgb_array"]}
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"]}
 
-    def __init__(self, mask: str | None = None, render_mode: str | None = None) -> None:
+    def __init__(self, mask: str | None = None, render_mode: str | None = None, dtype: Any = np.float64) -> None:
         self.render_mode = render_mode
         self.mask = mask
-        counts = spaces.Box(0.0, 1e6, (3,), np.float64)
+        counts = spaces.Box(0.0, 1e6, (3,), dtype)
         self.observation_space: gym.Space = counts
         if mask == "key":
             self.observation_space = spaces.Dict({"counts": counts, "action_mask": spaces.MultiBinary(NUM_ACTIONS)})
         self.action_space = spaces.Discrete(NUM_ACTIONS)
-        self.memory = np.zeros(3)
+        self.memory = np.zeros(3, dtype)
         self.seed_row, self.episode, self.steps = 0, -1, 0
 
     def observe(self) -> tuple[Any, dict[str, Any]]:
@@ -97,7 +98,7 @@ class EchoEnv(gym.Env):
 
 
 class CrashingEnv(CountingEnv):
-    """Raises on the second step of an episode where its seed is 1."""
+    """Raises on the second step of an episode where its seed is 2."""
 
     def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         if self.seed_row == 2 and self.steps == 1:
@@ -106,42 +107,60 @@ class CrashingEnv(CountingEnv):
 
 
 class HandMadeVector(gym.vector.VectorEnv):
-    """A third-party vector environment: what it does (`behaviour`) and what it claims (`label`) may differ."""
+    """A third-party vector environment: what it does (`behaviour`) and what it claims (`label`) may differ.
+
+    It returns its own memory, in float32, so that nothing on the way needs to copy it.
+    """
 
     def __init__(self, num_envs: int, behaviour: str, label: AutoresetMode | None, mask: str | None = None) -> None:
-        self.envs = [CountingEnv(mask) for _ in range(num_envs)]
+        self.envs = [CountingEnv(mask, dtype=np.float32) for _ in range(num_envs)]
         self.num_envs = num_envs
         self.behaviour = behaviour  # "same", "next", "disabled", or "disabled_resets_all"
+        self.mask = mask
         self.metadata = {} if label is None else {"autoreset_mode": label}
         self.single_observation_space = self.envs[0].observation_space
         self.single_action_space = self.envs[0].action_space
         self.observation_space = gym.vector.utils.batch_space(self.single_observation_space, num_envs)
         self.action_space = gym.vector.utils.batch_space(self.single_action_space, num_envs)
         self.over = np.zeros(num_envs, bool)
-        self.rows = np.zeros((num_envs, 3))
+        self.rows = np.zeros((num_envs, 3), np.float32)
+        self.masks = np.ones((num_envs, NUM_ACTIONS), np.int8)
+
+    def store(self, index: int) -> None:
+        env = self.envs[index]
+        self.rows[index] = (env.seed_row, env.episode, env.steps)
+        self.masks[index] = mask_of(env.episode, env.steps)
+
+    def result(self) -> tuple[Any, dict[str, Any]]:
+        if self.mask == "key":
+            return {"counts": self.rows, "action_mask": self.masks}, {}
+        return self.rows, {"action_mask": self.masks} if self.mask == "info" else {}
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         chosen = np.ones(self.num_envs, bool)
         if options and self.behaviour != "disabled_resets_all":
             chosen = options["reset_mask"]
         for index in np.flatnonzero(chosen):
-            self.rows[index] = self.envs[index].reset(seed=None if seed is None else seed[index])[0]
+            self.envs[index].reset(seed=None if seed is None else seed[index])
+            self.store(index)
         self.over &= ~chosen
-        return self.rows, {}
+        return self.result()
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         rewards, flags = np.zeros(self.num_envs), np.zeros((2, self.num_envs), bool)
         finals = np.full(self.num_envs, None, object)
         for index, env in enumerate(self.envs):
             if self.behaviour == "next" and self.over[index]:
-                self.rows[index] = env.reset()[0]
-                continue
-            row, rewards[index], *ends, _ = env.step(int(actions[index]))
-            flags[:, index] = ends
-            if self.behaviour == "same" and any(ends):
-                finals[index] = row.copy()
-                row = env.reset()[0]
-            self.rows[index] = row
+                env.reset()
+            else:
+                last, rewards[index], *ends, _ = env.step(int(actions[index]))
+                flags[:, index] = ends
+                if self.behaviour == "same" and any(ends):
+                    finals[index] = copy.deepcopy(last)
+                    env.reset()
+            self.store(index)
         self.over = flags.any(axis=0)
-        info = {"final_obs": finals, "_final_obs": self.over} if self.behaviour == "same" and self.over.any() else {}
-        return self.rows, rewards, flags[0], flags[1], info
+        batch, info = self.result()
+        if self.behaviour == "same" and self.over.any():
+            info = {**info, "final_obs": finals, "_final_obs": self.over}
+        return batch, rewards, flags[0], flags[1], info

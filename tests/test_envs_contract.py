@@ -23,8 +23,8 @@ def _instance(kind: type[gym.vector.VectorEnv], mode: AutoresetMode, mask: str |
     return make(source, num_envs=4, seeds=SEEDS)
 
 
-def _hand_made(behaviour: str, label: AutoresetMode | None) -> VectorEnv:
-    return make(HandMadeVector(4, behaviour, label), num_envs=4, seeds=SEEDS)
+def _hand_made(behaviour: str, label: AutoresetMode | None, mask: str | None = None) -> VectorEnv:
+    return make(HandMadeVector(4, behaviour, label, mask), num_envs=4, seeds=SEEDS)
 
 
 MAKERS: dict[str, Callable[[], VectorEnv]] = {
@@ -64,7 +64,8 @@ def _compare_with_oracles(env: VectorEnv, steps: int) -> int:
     oracles = [Oracle(seed) for seed in SEEDS]
     observation, _ = env.reset()
     np.testing.assert_array_equal(observation, [[seed, 0, 0] for seed in SEEDS])
-    assert isinstance(observation, np.ndarray) and observation.dtype == np.float32
+    assert isinstance(observation, np.ndarray)
+    assert observation.dtype == np.float32
     earlier = []  # what was returned must stay as it was
     for _ in range(steps):
         step = env.step(np.full(4, 2))
@@ -117,10 +118,19 @@ def test_vector_environments_that_cannot_be_adapted_are_refused(
         _hand_made(behaviour, label)
 
 
+def test_a_vector_environment_of_another_dtype_is_refused() -> None:
+    source = HandMadeVector(2, "same", AutoresetMode.SAME_STEP)
+    source.rows = source.rows.astype(complex)
+    with pytest.raises(EnvError, match=r"returned observations of complex128 \(2, 3\), but its space promises float32"):
+        make(source, num_envs=2, seeds=[0, 1])
+
+
 MASKED: dict[str, Callable[[str], VectorEnv]] = {
     "sync": lambda mask: make(partial(CountingEnv, mask), num_envs=4, seeds=SEEDS),
     "async": lambda mask: make(partial(CountingEnv, mask), num_envs=4, seeds=SEEDS, vectorization="async"),
-    "async-disabled": lambda mask: _instance(AsyncVectorEnv, AutoresetMode.DISABLED, mask),
+    "async-instance": lambda mask: _instance(AsyncVectorEnv, AutoresetMode.DISABLED, mask),
+    "hand-made-same": lambda mask: _hand_made("same", AutoresetMode.SAME_STEP, mask),
+    "hand-made-disabled": lambda mask: _hand_made("disabled", AutoresetMode.DISABLED, mask),
 }
 
 
@@ -133,7 +143,8 @@ def test_the_mask_belongs_to_the_observation_to_act_on(maker: Callable[[str], Ve
     for _ in range(12):
         counts = observation["counts"] if isinstance(observation, dict) else observation
         np.testing.assert_array_equal(allowed, [mask_of(int(row[1]), int(row[2])) for row in counts])
-        assert allowed is not None and allowed.dtype == bool
+        assert allowed is not None
+        assert allowed.dtype == bool
         assert not isinstance(observation, dict) or set(observation) == {"counts"}
         step = env.step(allowed.argmax(axis=1))
         observation, allowed = step.observation, step.action_mask
@@ -148,7 +159,9 @@ def test_render_shows_the_current_states(vectorization: str) -> None:
     env.reset()
     env.step(np.zeros(4, int))
     frames = env.render()
-    assert frames is not None and frames.shape == (4, 4, 5, 3) and frames.dtype == np.uint8
+    assert frames is not None
+    assert frames.shape == (4, 4, 5, 3)
+    assert frames.dtype == np.uint8
     assert frames[:, 0, 0, 0].tolist() == [1, 0, 1, 1]  # environment 1 has begun its next episode
     env.close()
 
@@ -161,7 +174,8 @@ def test_check_passes_and_counts_on_a_good_environment() -> None:
     with pytest.warns(UserWarning, match="may ignore its seed"):
         report = check(lambda: _Blind(), 30)
     assert (report.episodes, report.terminated, report.truncated) == (60, 60, 0)
-    assert report.deterministic is True and report.mean_return == reward_of(1, 0, 1)
+    assert report.deterministic is True
+    assert report.mean_return == reward_of(1, 0, 1)
 
 
 class _Blind(CountingEnv):
@@ -185,7 +199,10 @@ class _Nan(_Blind):
 
 @pytest.mark.parametrize(
     ("factory", "sentence"),
-    [(_Random, "same seeds and actions gave another trajectory"), (_Nan, "Environment 0 gave the reward nan on step 1")],
+    [
+        (_Random, "same seeds and actions gave another trajectory"),
+        (_Nan, "Environment 0 gave the reward nan on step 1"),
+    ],
 )
 def test_check_names_what_is_wrong_with_an_environment(factory: type[CountingEnv], sentence: str) -> None:
     with pytest.raises(EnvError, match=sentence):

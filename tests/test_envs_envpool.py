@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.envs.classic_control import CartPoleEnv
 
-from phasegrad.envs import VectorEnv, check, env_seeds, make
-from phasegrad.envs import qt
+from phasegrad.envs import VectorEnv, check, env_seeds, make, qt
 from phasegrad.errors import EnvError
 
 
@@ -42,7 +42,8 @@ def test_cartpole_rows_are_the_transitions_of_their_own_actions(num_threads: int
             assert np.all((np.abs(final[:, 0]) > 2.4) | (np.abs(final[:, 2]) > 0.2094))  # where it falls
             reached[step.ended] = final
         np.testing.assert_allclose(reached, expected, rtol=1e-4, atol=1e-5)
-        assert step.reward.tolist() == [1.0] * 5 and step.reward.dtype == np.float64
+        assert step.reward.tolist() == [1.0] * 5
+        assert step.reward.dtype == np.float64
         observation = step.observation
     assert ends > 10
 
@@ -54,11 +55,15 @@ def test_time_limits_are_truncations_with_the_right_statistics(limit: int) -> No
     for time in range(1, 4 * limit + 1):
         step = env.step(np.arange(4) % 2)
         if time % limit:
-            assert step.ended.size == 0 and step.final_observation is None
+            assert step.ended.size == 0
+            assert step.final_observation is None
             continue
-        assert step.truncated.all() and not step.terminated.any() and step.ended.tolist() == [0, 1, 2, 3]
+        assert step.truncated.all()
+        assert not step.terminated.any()
+        assert step.ended.tolist() == [0, 1, 2, 3]
         assert [(e.env, e.episode_return, e.length) for e in step.episodes] == [(i, limit, limit) for i in range(4)]
-        assert np.abs(step.observation).max() <= 0.05 and not np.array_equal(step.observation, step.final_observation)
+        assert np.abs(step.observation).max() <= 0.05
+        assert not np.array_equal(step.observation, step.final_observation)
 
 
 def test_what_was_returned_stays_as_it_was() -> None:
@@ -111,33 +116,63 @@ def test_neighbouring_seeds_share_no_environment() -> None:
 )
 def test_families_pass_the_check(env_id: str, options: dict, shape: tuple[int, ...]) -> None:
     report = check(env_id, 60, options=options)
-    assert report.backend == "envpool" and report.observation_space.shape == shape and report.deterministic
+    assert report.backend == "envpool"
+    assert report.observation_space.shape == shape
+    assert report.deterministic
 
 
 @pytest.mark.parametrize("backend", ["gymnasium", "envpool"])
 def test_minigrid_leaves_the_mission_out(backend: str) -> None:
     report = check("MiniGrid-Empty-5x5-v0", 220, backend=backend)
-    assert report.backend == backend and set(report.observation_space) == {"image", "direction"}  # type: ignore[call-overload]
+    assert report.backend == backend
+    assert set(report.observation_space) == {"image", "direction"}
     assert report.episodes > 0
 
 
 def test_masks_in_observations_become_masks() -> None:
     report = check("Snake-v1", 30)
-    assert report.has_action_mask and set(report.observation_space) == {"grid", "step_count"}  # type: ignore[call-overload]
+    assert report.has_action_mask
+    assert set(report.observation_space) == {"grid", "step_count"}
+
+
+def test_the_mask_after_an_end_is_that_of_the_first_observation() -> None:
+    env = _make("Snake-v1", 8)
+    observation, mask = env.reset()
+    random, starts = np.random.default_rng(0), 0
+    for _ in range(60):
+        assert isinstance(observation, dict)
+        assert mask is not None
+        for index in np.flatnonzero(observation["step_count"] == 0):
+            row, column = np.argwhere(observation["grid"][index, :, :, 1])[0]  # channel 1 is the head, alone at first
+            assert mask[index].tolist() == [row > 0, column < 11, row < 11, column > 0]
+            starts += 1
+        step = env.step(random.integers(0, 4, 8))
+        observation, mask = step.observation, step.action_mask
+    assert starts > 16  # eight first episodes and more
+
+
+@pytest.mark.parametrize("vectorization", ["sync", "async"])
+def test_minigrid_from_a_factory_leaves_the_mission_out_too(vectorization: str) -> None:
+    pytest.importorskip("minigrid")
+    report = check(lambda: gym.make("MiniGrid-Empty-5x5-v0"), 10, vectorization=vectorization)
+    assert set(report.observation_space) == {"image", "direction"}  # type: ignore[call-overload]
 
 
 def test_halfcheetah_is_float32_outside_and_takes_float32_actions() -> None:
     env = _make("HalfCheetah-v4")
     observation, _ = env.reset()
     step = env.step(np.full((4, 6), 0.5, np.float32))
-    assert isinstance(observation, np.ndarray) and observation.dtype == np.float32
+    assert isinstance(observation, np.ndarray)
+    assert observation.dtype == np.float32
     assert env.observation_space.dtype == env.action_space.dtype == np.float32
-    assert isinstance(step.observation, np.ndarray) and step.observation.dtype == np.float32
+    assert isinstance(step.observation, np.ndarray)
+    assert step.observation.dtype == np.float32
 
 
 def test_boxes_without_bounds_say_so() -> None:
     space = _make("LunarLander-v3").observation_space
-    assert np.isneginf(space.low).all() and np.isposinf(space.high).all()  # type: ignore[attr-defined]
+    assert np.isneginf(space.low).all()
+    assert np.isposinf(space.high).all()
 
 
 def test_atari_scores_games_and_not_lives() -> None:
@@ -155,7 +190,8 @@ def test_atari_scores_games_and_not_lives() -> None:
             assert episode.episode_return >= points[episode.env]  # raw bricks are worth 1 to 7, clipped 1
             games.append(episode)
             lives[episode.env], points[episode.env] = 0, 0.0
-    assert games and all(game.length > 100 for game in games)
+    assert games
+    assert all(game.length > 100 for game in games)
 
 
 def test_atari_evaluation_plays_whole_games() -> None:
@@ -185,8 +221,12 @@ def test_render_gives_a_frame_for_each_environment(env_id: str) -> None:
     env = _make(env_id, 2, render=True)
     env.reset()
     frames = env.render()
-    assert frames is not None and frames.ndim == 4 and len(frames) == 2 and frames.shape[-1] == 3
-    assert frames.dtype == np.uint8 and frames.std() > 0
+    assert frames is not None
+    assert frames.ndim == 4
+    assert len(frames) == 2
+    assert frames.shape[-1] == 3
+    assert frames.dtype == np.uint8
+    assert frames.std() > 0
     env.close()
     env.close()
 

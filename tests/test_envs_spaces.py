@@ -23,9 +23,12 @@ PIXELS = spaces.Box(0, 255, (4, 4, 3), np.uint8)
 # ---- spaces
 
 
-@pytest.mark.parametrize("space", [BOX, PIXELS, spaces.Discrete(4), spaces.MultiDiscrete([2, 3]), spaces.MultiBinary(5)])
+@pytest.mark.parametrize(
+    "space", [BOX, PIXELS, spaces.Discrete(4), spaces.MultiDiscrete([2, 3]), spaces.MultiBinary(5)]
+)
 def test_plain_spaces_stay_as_they_are(space: gym.Space) -> None:
-    assert flatten(space) == space and flatten(space).dtype == space.dtype
+    assert flatten(space) == space
+    assert flatten(space).dtype == space.dtype
 
 
 def test_nested_spaces_become_one_dict_with_dotted_names() -> None:
@@ -34,16 +37,27 @@ def test_nested_spaces_become_one_dict_with_dotted_names() -> None:
     flat = flatten(space)
     assert isinstance(flat, spaces.Dict)
     assert set(flat.spaces) == {"a.b", "a.c.0", "a.c.1", "d"}
-    assert flat["a.b"] == PIXELS and flat["a.c.0"] == spaces.Discrete(3) and flat["d"] == spaces.MultiDiscrete([2, 3, 4, 5])
+    assert flat["a.b"] == PIXELS
+    assert flat["a.c.0"] == spaces.Discrete(3)
+    assert flat["d"] == spaces.MultiDiscrete([2, 3, 4, 5])
     assert flat["a.c.1"] == spaces.Box(-np.inf, np.inf, (2,), np.float32)
     pixels = np.arange(96, dtype=np.uint8).reshape(2, 4, 4, 3)
-    batch = {"a": {"b": pixels, "c": (np.array([7, 9]), np.array([[1.0, 2.0], [3.0, 4.0]]))}, "d": np.ones((2, 2, 2), int)}
+    batch = {
+        "a": {"b": pixels, "c": (np.array([7, 9]), np.array([[1.0, 2.0], [3.0, 4.0]]))},
+        "d": np.ones((2, 2, 2), int),
+    }
     result = flatten_observation(batch, space)
     assert isinstance(result, dict)
     assert result["a.b"] is pixels  # nothing to change, nothing copied
     assert result["a.c.0"].tolist() == [0, 2]
-    assert result["a.c.1"].dtype == np.float32 and result["a.c.1"].tolist() == [[1.0, 2.0], [3.0, 4.0]]
+    assert result["a.c.1"].dtype == np.float32
+    assert result["a.c.1"].tolist() == [[1.0, 2.0], [3.0, 4.0]]
     assert result["d"].shape == (2, 4)
+    by_name = flatten_observation({**batch, "action_mask": np.ones(2)})
+    assert isinstance(by_name, dict)
+    assert set(by_name) == set(result)
+    assert by_name["a.c.0"].tolist() == [7, 9]
+    assert flatten_observation(pixels) is pixels
 
 
 def test_the_mask_is_no_part_of_the_observation() -> None:
@@ -102,11 +116,12 @@ def test_actions_arrive_in_the_environments_own_numbers(space: gym.Space, vector
 @pytest.mark.parametrize("vectorization", ["sync", "async"])
 def test_every_supported_observation_passes_the_check(space: gym.Space, vectorization: str) -> None:
     report = check(lambda: EchoEnv(spaces.Discrete(2), space), 12, vectorization=vectorization)
-    assert report.episodes == 8 and report.observation_space == flatten(space)
+    assert report.episodes == 8
+    assert report.observation_space == flatten(space)
 
 
 def test_unsupported_actions_are_named() -> None:
-    with pytest.raises(EnvError, match="The action space Tuple.* is not supported; Discrete, MultiDiscrete"):
+    with pytest.raises(EnvError, match=r"The action space Tuple.* is not supported; Discrete, MultiDiscrete"):
         make(lambda: EchoEnv(spaces.Tuple((spaces.Discrete(2), spaces.Discrete(2)))), num_envs=1, seeds=[0])
 
 
@@ -142,11 +157,14 @@ class _Dtype(EchoEnv):
     ],
 )
 def test_a_misbehaving_environment_is_named(factory: Any, sentence: str, vectorization: str) -> None:
-    with pytest.raises(EnvError, match=sentence) as caught:
+    def run() -> None:
         env = make(factory, num_envs=3, seeds=[0, 1, 2], vectorization=vectorization)
         env.reset()
         for _ in range(3):
             env.step(np.zeros(3, int))
+
+    with pytest.raises(EnvError, match=sentence) as caught:
+        run()
     if factory is CrashingEnv and vectorization == "sync":
         assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
@@ -164,7 +182,8 @@ class _MaskEnv(EchoEnv):
 
 def test_masks_of_several_choices_are_one_row() -> None:
     _, mask = make(lambda: _MaskEnv([1, 0, 0, 1, 1]), num_envs=2, seeds=[0, 1]).reset()
-    assert mask is not None and mask.tolist() == [[True, False, False, True, True]] * 2
+    assert mask is not None
+    assert mask.tolist() == [[True, False, False, True, True]] * 2
 
 
 def test_a_mask_that_allows_nothing_is_refused() -> None:
@@ -242,7 +261,12 @@ def test_defaults_of_families() -> None:
         ("Snake-v1", {"backend": "gymnasium"}, EnvError, "gymnasium has no environment 'Snake-v1'"),
         ("procgen/coinrunn", {}, EnvError, "Unknown environment 'procgen/coinrunn'. Did you mean procgen/coinrun"),
         ("procgen/coinrun", {"backend": "gymnasium"}, EnvError, "runs on envpool only"),
-        ("procgen/coinrun", {"options": {"num_level": 1}}, ConfigError, "no option 'num_level'. Did you mean num_levels"),
+        (
+            "procgen/coinrun",
+            {"options": {"num_level": 1}},
+            ConfigError,
+            "no option 'num_level'. Did you mean num_levels",
+        ),
         ("procgen/coinrun", {"options": {"num_levels": -1}}, ConfigError, "num_levels must be an integer of 0 or more"),
         ("procgen/bigfish", {"options": {"distribution": "memory"}}, ConfigError, "'memory'; it has easy, hard"),
         ("CoinrunEasy-v0", {"options": {"distribution": "hard"}}, ConfigError, "is easy already"),
@@ -273,11 +297,22 @@ def test_a_factory_that_returns_one_environment_twice_is_refused() -> None:
         make(lambda: single, num_envs=2, seeds=[1, 2])
 
 
-@pytest.mark.parametrize("module", ["minigrid"])
-def test_a_missing_extra_is_named(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, module, None)  # what import finds where a package is not installed
-    with pytest.raises(EnvError, match=r'pip install "phasegrad\[minigrid\]"'):
-        make("MiniGrid-Empty-5x5-v0", num_envs=1, seeds=[0])
+@pytest.mark.parametrize(
+    ("package", "cached", "env_id", "extra"),
+    [
+        ("minigrid", "minigrid", "MiniGrid-Empty-5x5-v0", "minigrid"),
+        ("Box2D", "gymnasium.envs.box2d", "LunarLander-v3", "box2d"),
+        ("mujoco", "gymnasium.envs.mujoco", "Hopper-v5", "mujoco"),
+    ],
+)
+def test_a_missing_extra_is_named(
+    package: str, cached: str, env_id: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in [name for name in sys.modules if name.startswith(cached)]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, package, None)  # what import finds where a package is not installed
+    with pytest.raises(EnvError, match=rf'pip install "phasegrad\[{extra}\]"'):
+        make(env_id, num_envs=1, seeds=[0], backend="gymnasium")
 
 
 def test_without_envpool_gymnasium_serves_what_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -292,8 +327,10 @@ def test_without_envpool_gymnasium_serves_what_it_can(monkeypatch: pytest.Monkey
 def test_list_envs_names_every_family() -> None:
     listed = list_envs()
     assert set(listed) == {"classic", "box2d", "mujoco", "atari", "procgen", "minigrid", "other"}
-    assert len(listed["procgen"]) == 16 and "procgen/coinrun" in listed["procgen"]
-    assert "CartPole-v1" in listed["classic"] and "MiniGrid-Empty-5x5-v0" in listed["minigrid"]
+    assert len(listed["procgen"]) == 16
+    assert "procgen/coinrun" in listed["procgen"]
+    assert "CartPole-v1" in listed["classic"]
+    assert "MiniGrid-Empty-5x5-v0" in listed["minigrid"]
 
 
 def test_importing_the_package_imports_no_family() -> None:

@@ -31,7 +31,7 @@ from phasegrad.models import ActorCritic, FlatParameters, build_model
 from phasegrad.normalize import RewardNormalizer
 from phasegrad.optimize import Adam
 from phasegrad.presets import resolve_config
-from phasegrad.rollout import Collector, Segment, allocate
+from phasegrad.rollout import Collector, Segment, Storage
 from phasegrad.runs.evaluation import Evaluation, run_evaluation
 from phasegrad.tree import named_leaves, tree_map
 
@@ -88,20 +88,26 @@ class Algorithm(ABC):
         if config.arch == "auto":
             images = any(len(space.shape or ()) == 3 for space in _parts(observation_space))
             config.arch = "shared" if images else "dual"
+        config.validate()  # again, now that the architecture is decided
         self.device = pick_device(config.device)
-        self.model: ActorCritic = build_model(observation_space, action_space, config, self.auxiliary_head).to(self.device)
+        self.model: ActorCritic = build_model(observation_space, action_space, config, self.auxiliary_head).to(
+            self.device
+        )
         self.family = self.model.family
         self.flat = FlatParameters(self.model.parameter_groups())
         self.adapter = ActionAdapter(action_space, config.action_bounds)
         self.reward_normalizer = RewardNormalizer(
-            config.normalize_reward, config.gamma if config.reward_gamma is None else config.reward_gamma, config.clip_reward
+            config.normalize_reward,
+            config.gamma if config.reward_gamma is None else config.reward_gamma,
+            config.clip_reward,
         )
         self.microbatch = 256 if any(np.prod(s.shape or (1,)) >= 1024 for s in _parts(observation_space)) else 1 << 30
+        self.chunk = min(self.microbatch, 1 << 16)  # samples of a pass without gradients
         self.progress, self.clock = Progress(), Clock()
         self.leg_due = False  # a checkpoint is due at the next boundary
         self.metrics_bytes, self.seconds_before = 0, 0.0  # what metrics.jsonl and the clock held at the last checkpoint
         self.scalars: dict[str, float] = {}  # what an algorithm carries from one iteration to the next
-        self.segments: list[Segment] = []
+        self._storage: Storage | None = None
         self.collector: Collector | None = None
         if not hasattr(self, "_env"):
             self._env = None
@@ -156,7 +162,7 @@ class Algorithm(ABC):
         """A rollout under the current policy, with rewards and values ready for advantage estimation."""
         config, progress = self.config, self.progress
         assert self.collector is not None
-        segment = self.segments[slot].first(num_steps)
+        segment = self.storage().segments[slot].first(num_steps)
         noise = self.family.draw_noise((num_steps, config.num_envs), self.generator("noise"))
         episodes = self.collector.collect(segment, noise, progress.step)
         done = segment.terminated | segment.truncated
@@ -167,23 +173,39 @@ class Algorithm(ABC):
         progress.recent_lengths.extend(float(episode.length) for episode in episodes)
         return segment
 
-    def estimate_advantages(self, segment: Segment, gae_lambda: float | None = None) -> None:
+    def estimate_advantages(self, segment: Segment) -> None:
         """Advantages and value targets by GAE, from the stored values."""
         config = self.config
         terminated = segment.terminated if config.bootstrap_truncated else segment.terminated | segment.truncated
-        advantages, targets = gae(
-            segment.rewards, segment.values, segment.next_values, terminated, segment.truncated, config.gamma,
-            config.gae_lambda if gae_lambda is None else gae_lambda,
-        )  # fmt: skip
+        arguments = (segment.rewards, segment.values, segment.next_values, terminated, segment.truncated, config.gamma)
+        advantages, targets = gae(*arguments, config.gae_lambda)
+        if config.policy_gae_lambda is not None:  # DNA: the policy's advantages with a lambda of their own
+            advantages, _ = gae(*arguments, config.policy_gae_lambda)
         segment.advantages.copy_(advantages)
         segment.value_targets.copy_(targets)
 
-    def allocate_segments(self, count: int) -> None:
-        """Storage for `count` rollouts, once."""
-        if not self.segments:
-            self.segments = allocate(
-                count, self.config.num_steps, self.config.num_envs, self.observation_space, self.family, self.has_action_mask
+    def revalue(self, segment: Segment) -> None:
+        """Put the values of the rollout just collected as the value function now sees them."""
+        assert self.collector is not None
+        self.collector.revalue(segment)
+
+    def storage(self) -> Storage:
+        """Room for `segments_kept` rollouts, allocated once."""
+        if self._storage is None:
+            config = self.config
+            self._storage = Storage(
+                self.segments_kept(),
+                config.num_steps,
+                config.num_envs,
+                self.observation_space,
+                self.family,
+                self.has_action_mask,
             )
+        return self._storage
+
+    def segments_kept(self) -> int:
+        """Rollouts that must be in memory at once."""
+        return 1
 
     def generator(self, purpose: str) -> torch.Generator:
         """Random numbers that depend on the seed, the iteration and what they are for, and on nothing else."""
@@ -194,6 +216,15 @@ class Algorithm(ABC):
     def remaining_fraction(self) -> float:
         """What is left of the run at the start of this iteration, from 1 to 0: annealed settings are scaled by it."""
         return 1.0 - self.progress.step / self.config.total_steps
+
+    def rates(self, by_group: Mapping[str, float]) -> dict[str, float]:
+        """The learning rates of the parameter groups that this architecture has."""
+        return {group: by_group[group] for group in self.flat.slices}
+
+    def mean_kl(self, rollout: Segment) -> float:
+        """E[KL[pi_old, pi]] over a whole rollout: how far the finished update moved the policy."""
+        assert self.collector is not None
+        return float(self.family.kl(rollout.policy_params, self.collector.policy(rollout)).mean())
 
     def rollout_metrics(self, segment: Segment) -> dict[str, float]:
         """What a rollout says about the values that were used for it."""
@@ -215,7 +246,9 @@ class Algorithm(ABC):
         """Actions for one observation or a batch, as the environment takes them; `state` is passed through."""
         batch, single = self._as_batch(observation)
         size = len(named_leaves(batch)[0][1])
-        masks = None if mask is None else torch.as_tensor(np.asarray(mask, dtype=bool)).reshape(size, -1).to(self.device)
+        masks = (
+            None if mask is None else torch.as_tensor(np.asarray(mask, dtype=bool)).reshape(size, -1).to(self.device)
+        )
         params = self.model.policy(batch, masks)
         if deterministic:
             actions = self.family.mode(params)
@@ -230,7 +263,7 @@ class Algorithm(ABC):
         """V(s) of a batch of observations [B], in the units of the unnormalised reward."""
         batch, single = self._as_batch(observation)
         values = self.model.value(batch).cpu().numpy() * self.reward_normalizer.std
-        return values[0] if single else values  # type: ignore[no-any-return]
+        return values[0] if single else values
 
     def _as_batch(self, observation: Any) -> tuple[Any, bool]:
         """Observations as tensors on the device with a batch dimension, and whether it was added."""
@@ -247,10 +280,14 @@ class Algorithm(ABC):
         wanted = (spaces[name] if isinstance(spaces, dict) else spaces).shape or ()
         single = some.shape == wanted
         if not single and some.shape[1:] != wanted:
-            raise EnvError(f"The observation has shape {some.shape}; one of shape {wanted} or a batch of those is needed.")
+            raise EnvError(
+                f"The observation has shape {some.shape}; one of shape {wanted} or a batch of those is needed."
+            )
         return tree_map(lambda leaf: torch.from_numpy(leaf[None] if single else leaf).to(self.device), arrays), single
 
-    def evaluate(self, episodes: int = 20, *, deterministic: bool = True, seed: int | None = None, levels: str = "train") -> Evaluation:
+    def evaluate(
+        self, episodes: int = 20, *, deterministic: bool = True, seed: int | None = None, levels: str = "train"
+    ) -> Evaluation:
         """Raw returns of whole episodes in fresh environments, with normalisers frozen."""
         return run_evaluation(self, episodes, deterministic=deterministic, seed=seed, levels=levels)
 
@@ -303,7 +340,8 @@ def _source_fields(env: Any, fields: Mapping[str, Any]) -> tuple[Any, dict[str, 
     if isinstance(env, str):
         return env, fields | {"env": env}
     fields["env"] = f"custom:{getattr(env, '__name__', type(env).__name__)}"
-    if isinstance(env, gym.vector.VectorEnv):
-        if fields.setdefault("num_envs", env.num_envs) != env.num_envs:
-            raise ConfigError(f"num_envs is {fields['num_envs']}, but the VectorEnv given has {env.num_envs}: leave num_envs out.")
+    if isinstance(env, gym.vector.VectorEnv) and fields.setdefault("num_envs", env.num_envs) != env.num_envs:
+        raise ConfigError(
+            f"num_envs is {fields['num_envs']}, but the VectorEnv given has {env.num_envs}: leave num_envs out."
+        )
     return env, fields

@@ -87,8 +87,8 @@ def make(
         return adapt(source, seeds, render)
     if isinstance(source, gym.Env):
         raise EnvError(
-            f"Pass a function that makes the environment, such as `lambda: {type(source.unwrapped).__name__}()`, not an "
-            "environment: each of the parallel ones must be its own."
+            f"Pass a function that makes the environment, such as `lambda: {type(source.unwrapped).__name__}()`, not "
+            "an environment: each of the parallel ones must be its own."
         )
     if not callable(source):
         raise EnvError(f"An environment is an id, a function or a gymnasium VectorEnv, not a {type(source).__name__}.")
@@ -96,9 +96,7 @@ def make(
     return _from_factory(factory, seeds, vectorization, render)
 
 
-def _from_factory(
-    factory: Callable[[], gym.Env], seeds: Sequence[int], vectorization: str, render: bool
-) -> VectorEnv:
+def _from_factory(factory: Callable[[], gym.Env], seeds: Sequence[int], vectorization: str, render: bool) -> VectorEnv:
     if vectorization == "async":
         from phasegrad.envs.vector_adapter import in_processes
 

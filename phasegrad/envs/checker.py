@@ -115,7 +115,9 @@ def _run(env: VectorEnv, steps: int, seed: int) -> tuple[CheckReport, list[np.nd
             returns[episode.env], lengths[episode.env] = 0.0, 0
         trajectory.append(np.concatenate([_flat(step.observation), step.reward]))
         going_on = np.flatnonzero(~(step.terminated | step.truncated))
-        moves = moves or any(not np.array_equal(_row(step.observation, i), _row(observation, i)) for i in going_on)
+        moves = moves or any(
+            not np.array_equal(_row(step.observation, i), _row(observation, i)) for i in going_on.tolist()
+        )
         observation = step.observation
         for position, index in enumerate(step.ended):
             restarts += 1
@@ -156,7 +158,9 @@ def _check_step(step: Step, env: VectorEnv, when: str) -> None:
         ("reward", step.reward, np.float64), ("terminated", step.terminated, bool), ("truncated", step.truncated, bool)
     ):  # fmt: skip
         if array.shape != (env.num_envs,) or array.dtype != dtype:
-            raise EnvError(f"The {name} {when} is {array.dtype} {array.shape}, not {np.dtype(dtype)} {(env.num_envs,)}.")
+            raise EnvError(
+                f"The {name} {when} is {array.dtype} {array.shape}, not {np.dtype(dtype)} {(env.num_envs,)}."
+            )
     if not np.isfinite(step.reward).all():
         index = int(np.flatnonzero(~np.isfinite(step.reward))[0])
         raise EnvError(f"Environment {index} gave the reward {step.reward[index]} {when}.")

@@ -42,7 +42,8 @@ class EnvpoolVectorEnv(VectorEnv):
         self._render = render
         self._package = _package(spec)
         if num_threads is None:
-            num_threads = min(self.num_envs, os.cpu_count() or 1)
+            processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+            num_threads = min(self.num_envs, processors)
             if self._package in _CHEAP_PACKAGES:
                 num_threads = min(num_threads, -(-self.num_envs // _CHEAP_ENVS_PER_THREAD))
         self._num_threads = num_threads
@@ -140,7 +141,9 @@ class EnvpoolVectorEnv(VectorEnv):
         for _ in range(_MAX_RESET_STEPS):
             state = self._exchange(ids, actions[ended])
             if not np.array_equal(state[self._at_env_id], ids):
-                raise EnvError(f"envpool answered for other environments than the ended {ids.tolist()} of {self.spec.id}.")
+                raise EnvError(
+                    f"envpool answered for other environments than the ended {ids.tolist()} of {self.spec.id}."
+                )
             if self._at_raw_reward is not None:  # points made while a new life is being started belong to the game
                 self._returns[ended] += state[self._at_raw_reward]
             if not (state[self._at_done] | state[self._at_truncated]).any():

@@ -166,9 +166,7 @@ def _resolve_procgen(env_id: str, options: dict[str, Any], backend: str) -> EnvS
         close = nearest(env_id, [f"procgen/{known_game}" for known_game in modes])
         raise EnvError(f"Unknown environment {env_id!r}.{close} `phasegrad envs` lists all.")
     if distribution not in modes[game]:
-        raise ConfigError(
-            f"procgen/{game} has no distribution {distribution!r}; it has {', '.join(modes[game])}."
-        )
+        raise ConfigError(f"procgen/{game} has no distribution {distribution!r}; it has {', '.join(modes[game])}.")
     for name in ("num_levels", "start_level"):
         value = options.get(name, 0)
         if not isinstance(value, int) or value < 0:

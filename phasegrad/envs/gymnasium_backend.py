@@ -7,7 +7,7 @@ environment may reuse its observation's memory.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import gymnasium as gym
@@ -17,7 +17,7 @@ from gymnasium import spaces
 from phasegrad.envs.contract import Episode, Observation, Step, VectorEnv
 from phasegrad.envs.families import EnvSpec
 from phasegrad.envs.spaces import ACTION_MASK, ActionAdapter, Leaf, ObservationAdapter, follow
-from phasegrad.errors import ConfigError, EnvError
+from phasegrad.errors import ConfigError, EnvError, PhasegradError
 
 EnvFactory = Callable[[], gym.Env]
 
@@ -31,12 +31,14 @@ class GymnasiumVectorEnv(VectorEnv):
 
     def __init__(self, envs: Sequence[gym.Env], seeds: Sequence[int], render: bool = False) -> None:
         if len({id(env) for env in envs}) != len(envs):
-            raise EnvError("The environment factory returned the same environment twice; it must make a new one each time.")
+            raise EnvError(
+                "The environment factory returned the same environment twice; it must make a new one each time."
+            )
         self._envs = list(envs)
         self.num_envs = len(self._envs)
         self._seeds = list(seeds)
         self._render = render
-        self._adapter = ObservationAdapter(self._envs[0].observation_space, dropped_entries(self._envs[0]))
+        self._adapter = ObservationAdapter(self._envs[0].observation_space)
         self._actions = ActionAdapter(self._envs[0].action_space)
         for index, env in enumerate(self._envs):
             if env.observation_space != self._envs[0].observation_space or env.action_space != self._actions.original:
@@ -110,7 +112,7 @@ class GymnasiumVectorEnv(VectorEnv):
     def render(self) -> np.ndarray | None:
         if not self._render:
             return None
-        return stack_frames([env.render() for env in self._envs])
+        return stack_frames(lambda: [env.render() for env in self._envs])
 
     def close(self) -> None:
         envs, self._envs = self._envs, []
@@ -151,13 +153,13 @@ class GymnasiumVectorEnv(VectorEnv):
         return self._actions.to_mask(np.stack(masks) if self._mask_in_info else buffers[-1], self.num_envs)
 
 
-class GuardedEnv(gym.Wrapper):  # type: ignore[type-arg]
-    """An environment in a process of its own that names itself in errors and sends observations that stay as they are."""
+class GuardedEnv(gym.Wrapper):
+    """An environment in a process of its own, which names itself in errors and sends observations that last."""
 
     def __init__(self, env: gym.Env, index: int, seed: int) -> None:
         super().__init__(env)
         self._index, self._seed, self._steps = index, seed, 0
-        self._adapter = ObservationAdapter(env.observation_space, dropped_entries(env))
+        self._adapter = ObservationAdapter(env.observation_space)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         when = f"the reset after step {self._steps}" if self._steps else "its first reset"
@@ -190,13 +192,21 @@ def build_env(factory: EnvFactory, index: int) -> gym.Env:
     """One environment of a user's factory."""
     try:
         env = factory()
-    except EnvError:
+    except PhasegradError:
         raise
     except Exception as error:
         raise EnvError(f"Making environment {index} raised {type(error).__name__}: {error}") from error
     if not isinstance(env, gym.Env):
         raise EnvError(f"The environment factory must return a gymnasium.Env, but returned {type(env).__name__}.")
-    return env
+    return without_mission(env)
+
+
+def without_mission(env: gym.Env) -> gym.Env:
+    """A MiniGrid environment without its mission: a sentence, which no array holds and no network here reads."""
+    space = env.observation_space
+    if not type(env.unwrapped).__module__.startswith("minigrid.") or not isinstance(space, spaces.Dict):
+        return env
+    return gym.wrappers.FilterObservation(env, [key for key in space if key != "mission"])
 
 
 def factory_of_id(spec: EnvSpec, render: bool) -> EnvFactory:
@@ -216,17 +226,9 @@ def factory_of_id(spec: EnvSpec, render: bool) -> EnvFactory:
             raise ConfigError(f"gymnasium's {spec.id} refuses its options {spec.kwargs}: {error}.") from error
         except Exception as error:
             raise EnvError(f"gymnasium could not make {spec.id}: {error}") from error
-        if spec.family == "minigrid" and isinstance(env.observation_space, spaces.Dict):
-            # The mission is a sentence; no network here reads it, and no array holds it.
-            env = gym.wrappers.FilterObservation(env, [key for key in env.observation_space if key != "mission"])
         return env
 
     return make_one
-
-
-def dropped_entries(env: gym.Env) -> Collection[str]:
-    """The entries of a MiniGrid environment that are left out, for those made by a factory."""
-    return ("mission",) if type(env.unwrapped).__module__.startswith("minigrid.") else ()
 
 
 def checked_entry(observation: Any, leaf: Leaf, index: int) -> np.ndarray:
@@ -241,15 +243,21 @@ def checked_entry(observation: Any, leaf: Leaf, index: int) -> np.ndarray:
             f"Environment {index} returned an observation{entry} of shape {array.shape}, but its space "
             f"{leaf.original} promises {leaf.shape}."
         )
-    wanted = np.dtype(leaf.original.dtype)
-    if array.dtype != wanted and not np.can_cast(array.dtype, wanted, "same_kind"):
-        fits = array.dtype.kind in "iu" and wanted.kind in "iu"
-        if not fits or array.size == 0 or not np.array_equal(array.astype(wanted), array):
-            raise EnvError(
-                f"Environment {index} returned an observation{entry} of dtype {array.dtype}, but its space "
-                f"{leaf.original} promises {wanted}."
-            )
+    if not fits_dtype(array, leaf):
+        raise EnvError(
+            f"Environment {index} returned an observation{entry} of dtype {array.dtype}, but its space "
+            f"{leaf.original} promises {leaf.original.dtype}."
+        )
     return array
+
+
+def fits_dtype(array: np.ndarray, leaf: Leaf) -> bool:
+    """Whether an array can be stored as its space promises without a change of meaning."""
+    wanted = np.dtype(leaf.original.dtype)
+    if array.dtype == wanted or np.can_cast(array.dtype, wanted, "same_kind"):
+        return True
+    # Integers of another width or sign, such as those of a plain list, are fine as long as they fit.
+    return array.dtype.kind in "iu" and wanted.kind in "iu" and np.array_equal(array.astype(wanted), array)
 
 
 def describe_crash(index: int, seed: int, when: str, error: Exception) -> str:
@@ -257,8 +265,12 @@ def describe_crash(index: int, seed: int, when: str, error: Exception) -> str:
     return f"Environment {index} (seed {seed}) raised {type(error).__name__} on {when}: {error}"
 
 
-def stack_frames(frames: Sequence[Any]) -> np.ndarray:
-    """Frames [N, H, W, 3] of single ones."""
-    if any(frame is None for frame in frames):
+def stack_frames(draw: Callable[[], Sequence[Any] | None]) -> np.ndarray:
+    """Frames [N, H, W, 3] of the single ones that `draw` gives."""
+    try:
+        frames = draw()
+    except Exception as error:  # drawing libraries fail in their own ways where there is no display
+        raise EnvError(f"The environment could not be drawn ({type(error).__name__}: {error}).") from error
+    if frames is None or any(frame is None for frame in frames):
         raise EnvError("The environment draws nothing; make it with render_mode='rgb_array'.")
     return np.stack([np.asarray(frame, dtype=np.uint8) for frame in frames])

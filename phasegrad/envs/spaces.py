@@ -1,4 +1,4 @@
-"""Turn any supported space and its batches into the flat form of the contract, and actions back into the environment's own.
+"""Turn supported spaces and their batches into the flat form of the contract, and actions back into the environment's.
 
 Knows spaces and arrays only: no environments, no backends.
 """
@@ -46,9 +46,16 @@ def flatten(space: gym.Space) -> gym.Space:
     return ObservationAdapter(space).space
 
 
-def flatten_observation(batch: Any, space: gym.Space) -> Observation:
-    """A batch of nested observations of `space` in the form of `flatten(space)`."""
-    return ObservationAdapter(space).observation(batch)
+def flatten_observation(batch: Any, space: gym.Space | None = None) -> Observation:
+    """Nested observations in the form of `flatten(space)`, without the action mask.
+
+    Without the original `space` only the names are flattened: dtypes and the start of Discrete stay as they are.
+    """
+    if space is not None:
+        return ObservationAdapter(space).observation(batch)
+    if not isinstance(batch, dict | tuple):
+        return np.asarray(batch)
+    return {name: np.asarray(array) for name, array in _walk_arrays(batch) if name != ACTION_MASK}
 
 
 class ObservationAdapter:
@@ -171,9 +178,7 @@ def to_float32(space: spaces.Box) -> spaces.Box:
     return spaces.Box(low, high, space.shape, np.float32)
 
 
-def _walk(
-    space: gym.Space, path: tuple[str | int, ...] = ()
-) -> Iterator[tuple[str, tuple[str | int, ...], gym.Space]]:
+def _walk(space: gym.Space, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str, tuple[str | int, ...], gym.Space]]:
     if isinstance(space, spaces.Dict):
         for key, entry in space.spaces.items():
             yield from _walk(entry, (*path, key))
@@ -182,6 +187,15 @@ def _walk(
             yield from _walk(entry, (*path, index))
     else:
         yield ".".join(map(str, path)), path, space
+
+
+def _walk_arrays(nested: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    if not isinstance(nested, dict | tuple):
+        yield prefix, nested
+        return
+    entries = nested.items() if isinstance(nested, dict) else enumerate(nested)
+    for key, entry in entries:
+        yield from _walk_arrays(entry, f"{prefix}.{key}" if prefix else str(key))
 
 
 def _leaf(name: str, path: tuple[str | int, ...], original: gym.Space) -> Leaf:

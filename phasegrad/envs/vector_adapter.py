@@ -22,15 +22,16 @@ from phasegrad.envs.gymnasium_backend import (
     GymnasiumVectorEnv,
     build_env,
     checked_entry,
-    dropped_entries,
+    fits_dtype,
     stack_frames,
+    without_mission,
 )
 from phasegrad.envs.spaces import ACTION_MASK, ActionAdapter, ObservationAdapter
 from phasegrad.errors import EnvError
 
 _FINAL_KEYS = ("final_obs", "final_observation")  # the second is the name before gymnasium 1.1
 _PROBE_STEPS = 200
-_ADVICE = "make it with autoreset_mode=gymnasium.vector.AutoresetMode.SAME_STEP, or pass a function that makes one environment"
+_ADVICE = "make it with autoreset_mode=AutoresetMode.SAME_STEP, or pass a function that makes one environment"
 
 
 def adapt(source: gym.vector.VectorEnv, seeds: Sequence[int], render: bool = False) -> VectorEnv:
@@ -39,7 +40,7 @@ def adapt(source: gym.vector.VectorEnv, seeds: Sequence[int], render: bool = Fal
     gymnasium's own are taken apart: theirs lose the last observation of an environment that reuses its memory.
     """
     if type(source) is SyncVectorEnv:  # exactly: a wrapper around it would be lost
-        return GymnasiumVectorEnv(source.envs, seeds, render)
+        return GymnasiumVectorEnv([without_mission(env) for env in source.envs], seeds, render)
     if type(source) is AsyncVectorEnv:
         factories = list(source.env_fns)
         source.close()
@@ -53,7 +54,7 @@ def in_processes(factories: Sequence[EnvFactory], seeds: Sequence[int], render: 
     """One process for each of `factories`."""
     sample = build_env(factories[0], 0)  # refuses here, in words, what a worker would only crash on
     try:
-        ObservationAdapter(sample.observation_space, dropped_entries(sample))
+        ObservationAdapter(sample.observation_space)
         ActionAdapter(sample.action_space)
     finally:
         sample.close()
@@ -145,8 +146,7 @@ class AdaptedVectorEnv(VectorEnv):
     def render(self) -> np.ndarray | None:
         if not self._render:
             return None
-        frames = self._source.render()
-        return stack_frames([frames] if frames is None else list(frames))
+        return stack_frames(self._source.render)
 
     def close(self) -> None:
         if not self._closed:
@@ -161,11 +161,9 @@ class AdaptedVectorEnv(VectorEnv):
     def _call(self, when: str, function: Any, *args: Any, **kwargs: Any) -> Any:
         try:
             return function(*args, **kwargs)
-        except EnvError:
-            raise
+        except EnvError as error:  # a worker's, which gymnasium wraps in another of its kind
+            raise EnvError(str(error)) from error
         except Exception as error:
-            if type(error) is EnvError or str(error).startswith("Environment "):
-                raise EnvError(str(error)) from error
             raise EnvError(
                 f"The vector environment (seeds {self._seeds[:3]}...) raised {type(error).__name__} on {when}: {error}"
             ) from error
@@ -174,11 +172,11 @@ class AdaptedVectorEnv(VectorEnv):
         """A flat copy of the batch, which vector environments write over on the next step."""
         for leaf in self._adapter.leaves:
             array = np.asarray(batch) if not leaf.path else _entry(batch, leaf.path)
-            if array.shape != (self.num_envs, *leaf.shape):
+            if array.shape != (self.num_envs, *leaf.shape) or not fits_dtype(array, leaf):
                 entry = f" entry {leaf.name!r}" if leaf.name else ""
                 raise EnvError(
-                    f"The vector environment returned observations{entry} of shape {array.shape}, but its space "
-                    f"promises {(self.num_envs, *leaf.shape)}."
+                    f"The vector environment returned observations{entry} of {array.dtype} {array.shape}, but its space "
+                    f"promises {leaf.original.dtype} {(self.num_envs, *leaf.shape)}."
                 )
         return copy.deepcopy(self._adapter.observation(batch))
 
@@ -190,7 +188,9 @@ class AdaptedVectorEnv(VectorEnv):
         given = info.get(f"_{ACTION_MASK}", np.ones(self.num_envs, bool))
         if ACTION_MASK not in info or not np.all(given):
             missing = int(np.flatnonzero(~np.asarray(given))[0]) if ACTION_MASK in info else 0
-            raise EnvError(f"Environment {missing} gave an action_mask in its first info, but not on step {self._steps}.")
+            raise EnvError(
+                f"Environment {missing} gave an action_mask in its first info, but not on step {self._steps}."
+            )
         return np.stack([np.array(row).reshape(-1) for row in info[ACTION_MASK]])
 
     def _final_from_info(self, info: dict[str, Any], ended: np.ndarray) -> Observation | None:
@@ -225,8 +225,8 @@ class AdaptedVectorEnv(VectorEnv):
         others = np.flatnonzero(~chosen)
         if not _equal(_rows(first, others), _rows(step.observation, others)):
             raise EnvError(
-                "The vector environment says it does not autoreset, but reset(options={'reset_mask': ...}) also changed "
-                f"environments that had not ended; {_ADVICE}."
+                "The vector environment says it does not autoreset, but reset(options={'reset_mask': ...}) also "
+                f"changed environments that had not ended; {_ADVICE}."
             )
         step.observation = first
         if mask is not None:
@@ -240,12 +240,12 @@ class AdaptedVectorEnv(VectorEnv):
     def _refusal(self, ended: np.ndarray) -> str:
         if self._label == AutoresetMode.SAME_STEP:
             return (
-                f"The vector environment says it resets on the same step, but environment {int(ended[0])} ended on step "
-                f"{self._steps} without a final_obs in its info; {_ADVICE}."
+                f"The vector environment says it resets on the same step, but environment {int(ended[0])} ended on "
+                f"step {self._steps} without a final_obs in its info; {_ADVICE}."
             )
         return (
-            f"The vector environment ended environment {int(ended[0])} on step {self._steps} without a final_obs in its "
-            "info, so it resets on the next step, whose row is no experience and cannot be skipped from outside; "
+            f"The vector environment ended environment {int(ended[0])} on step {self._steps} without a final_obs in "
+            "its info, so it resets on the next step, whose row is no experience and cannot be skipped from outside; "
             f"{_ADVICE}."
         )
 
@@ -268,5 +268,6 @@ def _rows(observation: Observation, indices: np.ndarray) -> Observation:
 def _equal(left: Observation, right: Observation) -> bool:
     if isinstance(left, dict) and isinstance(right, dict):
         return all(np.array_equal(left[name], right[name], equal_nan=left[name].dtype.kind == "f") for name in left)
-    assert isinstance(left, np.ndarray) and isinstance(right, np.ndarray)
+    assert isinstance(left, np.ndarray)
+    assert isinstance(right, np.ndarray)
     return np.array_equal(left, right, equal_nan=left.dtype.kind == "f")

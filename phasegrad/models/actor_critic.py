@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from phasegrad.config import Config
-from phasegrad.errors import ConfigError
 from phasegrad.distributions import DiagonalGaussian, Family, family_for
+from phasegrad.errors import ConfigError
 from phasegrad.models.encoders import build_encoder
 from phasegrad.models.initialisation import fixed_norm_, orthogonal_
 from phasegrad.normalize import ObservationNormalizer
@@ -41,6 +41,7 @@ class PolicyHead(nn.Module):
         self.std = config.std if isinstance(family, DiagonalGaussian) else None
         self.mean_tanh = config.mean_tanh and self.std is not None
         self.std_scale, self.std_floor = config.initial_std / math.log(2), config.std_floor
+        self.fixed_log_std: Tensor
         outputs = family.noise_size if self.std in ("state_independent", "fixed") else family.parameter_size
         self.linear = head(encoder, outputs, config.policy_gain)
         if self.std == "state_independent":
@@ -54,7 +55,7 @@ class PolicyHead(nn.Module):
             return self.family.masked(outputs, mask)
         if self.std == "state_dependent":
             mean, raw = outputs.chunk(2, -1)
-            log_std = (self.std_scale * nn.functional.softplus(raw) + self.std_floor).log()
+            log_std = torch.log(self.std_scale * nn.functional.softplus(raw) + self.std_floor)
         else:
             mean = outputs
             log_std = (self.log_std if self.std == "state_independent" else self.fixed_log_std).expand_as(mean)
@@ -77,11 +78,15 @@ def fixed_std(space: gym.Space, config: Config) -> Tensor:
 class ActorCritic(nn.Module):
     """pi_theta(.|s), V(s) and, where asked for, the auxiliary value V_theta_pi(s)."""
 
-    def __init__(self, observation_space: gym.Space, action_space: gym.Space, config: Config, auxiliary: bool = False) -> None:
+    def __init__(
+        self, observation_space: gym.Space, action_space: gym.Space, config: Config, auxiliary: bool = False
+    ) -> None:
         super().__init__()
         self.arch = config.arch
         self.family = family_for(action_space)
-        self.normalizer = ObservationNormalizer(observation_space, config.normalize_observation, config.clip_observation)
+        self.normalizer = ObservationNormalizer(
+            observation_space, config.normalize_observation, config.clip_observation
+        )
 
         def encoder() -> Any:
             return build_encoder(
@@ -101,7 +106,7 @@ class ActorCritic(nn.Module):
 
     def policy(self, observation: Any, mask: Tensor | None = None) -> Tensor:
         """Distribution parameters [B, P]."""
-        return self.policy_head(self.policy_encoder(self.normalizer(observation)), mask)  # type: ignore[no-any-return]
+        return self.policy_head(self.policy_encoder(self.normalizer(observation)), mask)
 
     def value(self, observation: Any) -> Tensor:
         """V(s), [B]."""
@@ -147,7 +152,9 @@ class ActorCritic(nn.Module):
         return {"policy": policy_parameters, "value": value_parameters}
 
 
-def build_model(observation_space: gym.Space, action_space: gym.Space, config: Config, auxiliary: bool = False) -> ActorCritic:
+def build_model(
+    observation_space: gym.Space, action_space: gym.Space, config: Config, auxiliary: bool = False
+) -> ActorCritic:
     """A freshly initialised actor-critic; the weights are a function of `config.seed` alone."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)

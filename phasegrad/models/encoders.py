@@ -64,9 +64,10 @@ class ImageEncoder(Encoder):
         image = observation if self.channels_first else observation.permute(0, 3, 1, 2)
         return image.to(memory_format=torch.channels_last, dtype=torch.get_default_dtype()).mul_(self.scale)
 
-    def output_shape(self, layers: nn.Module) -> tuple[int, ...]:
+    def width_after(self, layers: nn.Module) -> int:
+        """Numbers that `layers`, which end in a flattening, make of one image."""
         with torch.no_grad():
-            return tuple(layers(torch.zeros(1, *self.image_shape)).shape[1:])
+            return int(layers(torch.zeros(1, *self.image_shape)).shape[1])
 
 
 class NatureCNN(ImageEncoder):
@@ -85,7 +86,7 @@ class NatureCNN(ImageEncoder):
             nn.Flatten(),
         )
         self.features = 512
-        self.dense = orthogonal_(nn.Linear(*self.output_shape(self.convolutions), self.features), gain)
+        self.dense = orthogonal_(nn.Linear(self.width_after(self.convolutions), self.features), gain)
 
     def forward(self, observation: Tensor) -> Tensor:
         return F.relu(self.dense(self.convolutions(self.pixels(observation))))
@@ -128,7 +129,7 @@ class ImpalaCNN(ImageEncoder):
         layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten()] if pooling == "mean" else [nn.Flatten()]
         self.stacks = nn.Sequential(*layers)
         self.features = dense
-        self.dense = fixed_norm_(nn.Linear(*self.output_shape(self.stacks), dense), 1.4)
+        self.dense = fixed_norm_(nn.Linear(self.width_after(self.stacks), dense), 1.4)
 
     def forward(self, observation: Tensor) -> Tensor:
         return F.relu(self.dense(self.stacks(self.pixels(observation))))
@@ -152,7 +153,7 @@ class GridCNN(ImageEncoder):
             nn.Flatten(),
         )
         self.features = 64
-        self.dense = orthogonal_(nn.Linear(*self.output_shape(self.convolutions), self.features), gain)
+        self.dense = orthogonal_(nn.Linear(self.width_after(self.convolutions), self.features), gain)
 
     def forward(self, observation: Tensor) -> Tensor:
         return torch.tanh(self.dense(self.convolutions(self.pixels(observation))))
@@ -161,7 +162,9 @@ class GridCNN(ImageEncoder):
 class JointEncoder(Encoder):
     """A Dict of images and vectors: each image through its CNN, the rest side by side, then one MLP over all."""
 
-    def __init__(self, images: dict[str, Encoder], vectors: Sequence[tuple[str, gym.Space]], mlp: Callable[[int], MLP]) -> None:
+    def __init__(
+        self, images: dict[str, Encoder], vectors: Sequence[tuple[str, gym.Space]], mlp: Callable[[int], MLP]
+    ) -> None:
         super().__init__()
         self.image_names = list(images)
         self.images = nn.ModuleList(images.values())
@@ -214,7 +217,9 @@ def flat_floats(observation: Tensor, space: gym.Space) -> Tensor:
         return F.one_hot(observation.long(), int(space.n)).to(dtype)
     if isinstance(space, gym.spaces.MultiDiscrete):
         parts = observation.long().flatten(1).unbind(1)
-        return torch.cat([F.one_hot(p, int(n)) for p, n in zip(parts, space.nvec.reshape(-1), strict=True)], 1).to(dtype)
+        return torch.cat([F.one_hot(p, int(n)) for p, n in zip(parts, space.nvec.reshape(-1), strict=True)], 1).to(
+            dtype
+        )
     return observation.flatten(1).to(dtype)
 
 
@@ -231,7 +236,9 @@ def build_encoder(
     if not isinstance(encoder, str):
         module = encoder(space)
         if not isinstance(module, nn.Module) or not isinstance(getattr(module, "features", None), int):
-            raise ConfigError("encoder must return a torch module with an integer attribute `features`: its output width.")
+            raise ConfigError(
+                "encoder must return a torch module with an integer attribute `features`: its output width."
+            )
         return module
 
     def mlp(width: int) -> MLP:
@@ -242,16 +249,24 @@ def build_encoder(
         if name == "auto":
             name = "grid" if min(sides) < SMALLEST_IMAGE else "nature"
         if name == "nature" and min(sides) < SMALLEST_IMAGE:
-            raise ConfigError(f"encoder nature needs images of at least {SMALLEST_IMAGE} pixels a side, not {box.shape}; use grid or impala.")
+            raise ConfigError(
+                f"encoder nature needs images of at least {SMALLEST_IMAGE} pixels a side, not {box.shape}; use grid or impala."
+            )
         if name == "impala":
             return ImpalaCNN(box, impala_channels, impala_pooling)
         return NatureCNN(box) if name == "nature" else GridCNN(box)
 
     if isinstance(space, gym.spaces.Dict):
-        images = {k: image(s, encoder) for k, s in space.items() if is_image(s) and isinstance(s, gym.spaces.Box) and encoder != "mlp"}
+        images = {
+            k: image(s, encoder)
+            for k, s in space.items()
+            if is_image(s) and isinstance(s, gym.spaces.Box) and encoder != "mlp"
+        }
         return JointEncoder(images, [(k, s) for k, s in space.items() if k not in images], mlp)
     if isinstance(space, gym.spaces.Box) and is_image(space) and encoder != "mlp":
         return image(space, encoder)
     if encoder in ("nature", "impala", "grid"):
-        raise ConfigError(f"encoder {encoder} needs an image observation (three-dimensional uint8), not {space}; use mlp or auto.")
+        raise ConfigError(
+            f"encoder {encoder} needs an image observation (three-dimensional uint8), not {space}; use mlp or auto."
+        )
     return VectorEncoder(space, mlp)

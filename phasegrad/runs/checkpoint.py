@@ -77,7 +77,9 @@ def read_state(path: Path) -> dict[str, Any]:
     except (json.JSONDecodeError, UnicodeDecodeError, RecursionError):
         raise RunError(f"{path / STATE} is damaged: it is not valid JSON.") from None
     if not isinstance(state, dict) or state.get("format") != FORMAT:
-        raise RunError(f"{path} was written by another version of phasegrad (format {str(state)[:20]}): this one reads format {FORMAT}.")
+        raise RunError(
+            f"{path} was written by another version of phasegrad (format {str(state)[:20]}): this one reads format {FORMAT}."
+        )
     return state
 
 
@@ -99,7 +101,9 @@ def restore(agent: Algorithm, path: Path, state: Mapping[str, Any]) -> None:
         raise RunError(f"{path} does not fit this agent: tensor {odd!r} is in only one of them.")
     for name, tensor in mine.items():
         if tensor.shape != tensors[name].shape or tensor.dtype != tensors[name].dtype:
-            raise RunError(f"{path} does not fit this agent: {name} is {tuple(tensors[name].shape)}, not {tuple(tensor.shape)}.")
+            raise RunError(
+                f"{path} does not fit this agent: {name} is {tuple(tensors[name].shape)}, not {tuple(tensor.shape)}."
+            )
     for name, tensor in mine.items():
         tensor.copy_(tensors[name])
     progress, saved = agent.progress, state["progress"]
@@ -111,7 +115,11 @@ def restore(agent: Algorithm, path: Path, state: Mapping[str, Any]) -> None:
 
 
 def saved_spaces(state: Mapping[str, Any]) -> tuple[gym.Space, gym.Space, bool]:
-    return space_from_json(state["observation_space"]), space_from_json(state["action_space"]), bool(state["has_action_mask"])
+    return (
+        space_from_json(state["observation_space"]),
+        space_from_json(state["action_space"]),
+        bool(state["has_action_mask"]),
+    )
 
 
 def _write_synced(path: Path, payload: bytes) -> None:

@@ -89,10 +89,20 @@ class LiveDisplay(Display):
         table.add_column(style="dim")
         table.add_column()
         table.add_row("progress", ProgressBar(total=self.total, completed=row["step"], width=40))
-        table.add_row("", f"{row['step']:,} of {self.total:,} steps, {eta(self.started, self.first_step, row['step'], self.total)} left")
-        table.add_row("return", f"[bold]{number(row['return_mean'])}[/]  [cyan]{sparkline(self.returns)}[/]  over the last episodes of {row['episodes']:,}")
+        table.add_row(
+            "",
+            f"{row['step']:,} of {self.total:,} steps, {eta(self.started, self.first_step, row['step'], self.total)} left",
+        )
+        table.add_row(
+            "return",
+            f"[bold]{number(row['return_mean'])}[/]  [cyan]{sparkline(self.returns)}[/]  over the last episodes of {row['episodes']:,}",
+        )
         table.add_row("speed", f"{row['sps']:,.0f} steps/s   {time_shares(row)}")
-        details = [f"{name} {number(row[name])}" for name in ("kl", "entropy", "clip_fraction", "explained_variance", "value_loss") if name in row]
+        details = [
+            f"{name} {number(row[name])}"
+            for name in ("kl", "entropy", "clip_fraction", "explained_variance", "value_loss")
+            if name in row
+        ]
         table.add_row("update", "  ".join(details))
         table.add_row("checkpoint", self.saved)
         return Panel(table, title=self.title, title_align="left", box=box.ROUNDED, expand=False)
@@ -140,7 +150,9 @@ def sparkline(values: list[float], width: int = 30) -> str:
     """The history in a few characters, lowest to highest."""
     if len(values) < 2:
         return ""
-    picked = [values[round(i * (len(values) - 1) / (min(width, len(values)) - 1))] for i in range(min(width, len(values)))]
+    picked = [
+        values[round(i * (len(values) - 1) / (min(width, len(values)) - 1))] for i in range(min(width, len(values)))
+    ]
     low, high = min(picked), max(picked)
     span = (high - low) or 1.0
     return "".join(SPARKS[min(len(SPARKS) - 1, int((value - low) / span * len(SPARKS)))] for value in picked)

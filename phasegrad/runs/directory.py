@@ -36,9 +36,13 @@ class RunDirectory:
         if not self.exists():
             return
         if not overwrite:
-            raise RunError(f"Run directory {self.path} already holds files: use `phasegrad resume {self.path}`, --overwrite, or another --run-dir.")
+            raise RunError(
+                f"Run directory {self.path} already holds files: use `phasegrad resume {self.path}`, --overwrite, or another --run-dir."
+            )
         if not (self.path / CONFIG).exists():
-            raise RunError(f"{self.path} is not a run directory (it has no {CONFIG}), so --overwrite will not delete it: choose another --run-dir.")
+            raise RunError(
+                f"{self.path} is not a run directory (it has no {CONFIG}), so --overwrite will not delete it: choose another --run-dir."
+            )
         shutil.rmtree(self.path)
 
     def write_config(self, algorithm: str, config: Config) -> None:

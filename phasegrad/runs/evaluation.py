@@ -50,7 +50,9 @@ class Evaluation:
 
 
 @torch.inference_mode()
-def run_evaluation(agent: Algorithm, episodes: int, *, deterministic: bool, seed: int | None, levels: str) -> Evaluation:
+def run_evaluation(
+    agent: Algorithm, episodes: int, *, deterministic: bool, seed: int | None, levels: str
+) -> Evaluation:
     """`episodes` whole episodes. Each environment plays a fixed number of them, so short episodes are not favoured."""
     if episodes < 1:
         raise ConfigError(f"episodes must be at least 1, not {episodes}.")
@@ -93,7 +95,9 @@ def evaluation_env(agent: Algorithm, num_envs: int, *, seed: int | None, levels:
     elif levels != "train":
         raise ConfigError(f"levels must be train or test, not {levels!r}.")
     if isinstance(agent.source, str) and agent.source.startswith("custom:"):
-        raise EnvError(f"This agent was trained on an environment given in Python ({agent.source}): load it with phasegrad.load(path, env=...).")
+        raise EnvError(
+            f"This agent was trained on an environment given in Python ({agent.source}): load it with phasegrad.load(path, env=...)."
+        )
     if isinstance(agent.source, gym.vector.VectorEnv):
         agent.collector = None  # the training environments are about to be used: training restarts them
         num_envs = agent.source.num_envs

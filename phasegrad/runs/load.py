@@ -13,7 +13,9 @@ from phasegrad.runs.checkpoint import STATE, read_state, restore, saved_spaces
 from phasegrad.runs.directory import CONFIG, RunDirectory
 
 
-def load(path: str | Path, env: Any = None, *, encoder: Any = None, checkpoint: int | None = None, device: str | None = None) -> Algorithm:
+def load(
+    path: str | Path, env: Any = None, *, encoder: Any = None, checkpoint: int | None = None, device: str | None = None
+) -> Algorithm:
     """The agent saved at `path`: a folder of `agent.save`, a checkpoint, or a run directory.
 
     `env` and `encoder` are needed again where they were given in Python; `checkpoint` picks a step of a run directory.
@@ -39,7 +41,9 @@ def _from_checkpoint(folder: Path, env: Any, encoder: Any, device: str | None) -
     if encoder is not None:
         fields["encoder"] = encoder
     elif str(fields.get("encoder", "")).startswith("custom:"):
-        raise RunError(f"{folder} uses an encoder given in Python ({fields['encoder']}): load it with phasegrad.load(path, encoder=...).")
+        raise RunError(
+            f"{folder} uses an encoder given in Python ({fields['encoder']}): load it with phasegrad.load(path, encoder=...)."
+        )
     if device is not None:
         fields["device"] = device
     try:

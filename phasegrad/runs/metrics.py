@@ -77,7 +77,9 @@ class TensorBoard:
             for name, value in metrics.items()
             if name not in NOT_CURVES and isinstance(value, (int, float)) and math.isfinite(value)
         ]
-        self.writer.add_event(self._event(wall_time=time.time(), step=metrics["step"], summary=self._summary(value=values)))
+        self.writer.add_event(
+            self._event(wall_time=time.time(), step=metrics["step"], summary=self._summary(value=values))
+        )
 
     def close(self) -> None:
         self.writer.close()

@@ -31,12 +31,27 @@ def plot_runs(paths: Sequence[str | Path], out: str | Path, title: str | None = 
         start = max(steps[0] for steps, _ in curves)
         grid = np.linspace(start, end, 400)
         lines = np.stack([np.interp(grid, steps, returns) for steps, returns in curves])
-        [line] = axes.plot(grid, lines.mean(0), linewidth=2, label=label if len(curves) == 1 else f"{label}, mean of {len(curves)} seeds")
+        [line] = axes.plot(
+            grid,
+            lines.mean(0),
+            linewidth=2,
+            label=label if len(curves) == 1 else f"{label}, mean of {len(curves)} seeds",
+        )
         if len(curves) > 1:
-            axes.fill_between(grid, lines.min(0), lines.max(0), color=line.get_color(), alpha=0.2, linewidth=0, label="lowest to highest seed")
+            axes.fill_between(
+                grid,
+                lines.min(0),
+                lines.max(0),
+                color=line.get_color(),
+                alpha=0.2,
+                linewidth=0,
+                label="lowest to highest seed",
+            )
     axes.set_xlabel("environment steps")
     axes.set_ylabel("return (mean of the last 100 training episodes)")
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value / 1e6:g}M" if value >= 1e6 else f"{value / 1e3:g}k" if value else "0")
+    axes.xaxis.set_major_formatter(
+        lambda value, _: f"{value / 1e6:g}M" if value >= 1e6 else f"{value / 1e3:g}k" if value else "0"
+    )
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False)
@@ -54,4 +69,6 @@ def learning_curve(directory: RunDirectory) -> tuple[np.ndarray, np.ndarray]:
         rows = []
     if not rows:
         raise RunError(f"{directory.path} has no finished episode in its metrics yet.")
-    return np.array([row["step"] for row in rows], dtype=float), np.array([row["return_mean"] for row in rows], dtype=float)
+    return np.array([row["step"] for row in rows], dtype=float), np.array(
+        [row["return_mean"] for row in rows], dtype=float
+    )

@@ -47,11 +47,15 @@ def plan_total(agent: Algorithm, total_steps: int | None) -> int:
     config = agent.config
     total = config.total_steps if total_steps is None else int(total_steps)
     if total <= agent.progress.step and agent.progress.step:
-        raise ConfigError(f"total_steps {total} is not beyond the {agent.progress.step} steps already taken: give a larger one.")
+        raise ConfigError(
+            f"total_steps {total} is not beyond the {agent.progress.step} steps already taken: give a larger one."
+        )
     if total % config.num_envs:
         below = total - total % config.num_envs
         near = f"{below} or {below + config.num_envs}" if below else str(config.num_envs)
-        raise ConfigError(f"total_steps {total} is not a multiple of num_envs {config.num_envs}: use {near}, or another num_envs.")
+        raise ConfigError(
+            f"total_steps {total} is not a multiple of num_envs {config.num_envs}: use {near}, or another num_envs."
+        )
     config.total_steps = total
     return total
 

@@ -17,7 +17,13 @@ def space_to_json(space: gym.Space) -> dict[str, Any]:
     if isinstance(space, gym.spaces.Dict):
         return {"kind": "Dict", "spaces": {name: space_to_json(part) for name, part in space.items()}}
     if isinstance(space, gym.spaces.Box):
-        return {"kind": "Box", "shape": list(space.shape), "dtype": str(space.dtype), "low": _bound(space.low), "high": _bound(space.high)}
+        return {
+            "kind": "Box",
+            "shape": list(space.shape),
+            "dtype": str(space.dtype),
+            "low": _bound(space.low),
+            "high": _bound(space.high),
+        }
     if isinstance(space, gym.spaces.Discrete):
         return {"kind": "Discrete", "n": int(space.n), "start": int(space.start)}
     if isinstance(space, gym.spaces.MultiDiscrete):

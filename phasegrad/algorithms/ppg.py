@@ -1,0 +1,271 @@
+"""Phasic Policy Gradient (Cobbe et al. 2020), every variant the paper studies.
+
+for phase = 1, 2, ... do
+    initialise empty buffer B
+    for iteration = 1, ..., N_pi do                                        policy phase
+        perform rollouts under the current policy pi
+        compute the value target V_targ of each state
+        for epoch = 1, ..., E_pi do: optimise L_clip + beta_S S[pi] wrt theta_pi
+        for epoch = 1, ..., E_V do:  optimise L_value wrt theta_V
+        add all (s, V_targ) to B
+    compute and store the current policy pi_old(.|s) for all states in B
+    for epoch = 1, ..., E_aux do                                           auxiliary phase
+        optimise L_joint wrt theta_pi, on all data in B
+        optimise L_value wrt theta_V, on all data in B
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from phasegrad.advantages import normalized
+from phasegrad.algorithms.base import Algorithm
+from phasegrad.algorithms.interference import interference
+from phasegrad.algorithms.surrogate import (
+    SurrogateConfig,
+    annealed_clip_range,
+    epoch_of_minibatches,
+    learning_rates,
+    surrogate_loss,
+)
+from phasegrad.config import setting
+from phasegrad.errors import ConfigError
+from phasegrad.losses import adapted_kl_beta, auxiliary_loss, explained_variance, value_loss
+from phasegrad.optimize import Adam, Loss, Stepper
+from phasegrad.rollout import Batch, Minibatch, gather
+from phasegrad.segments import PhaseBuffer
+
+
+@dataclass(kw_only=True)
+class PPGConfig(SurrogateConfig):
+    """Settings of PPG; the paper's symbols stand in brackets."""
+
+    arch: str = setting(
+        "dual",
+        "dual: separate policy and value networks; detach: one network whose value head trains the trunk only in the "
+        "auxiliary phase; shared: one network, as in PPO",
+        choices=("dual", "detach", "shared"),
+    )
+    n_pi: int = setting(32, "policy iterations before each auxiliary phase [N_pi]", low=1)
+    e_pi: int = setting(1, "epochs of the policy loss on each rollout [E_pi]", low=0)
+    e_v: int = setting(1, "epochs of the value loss on each rollout [E_V]", low=0)
+    e_aux: int = setting(6, "epochs of the auxiliary phase over the buffer [E_aux]; 0 leaves the phase out", low=0)
+    beta_clone: float = setting(
+        1.0, "weight of the KL that keeps the policy in the auxiliary phase [beta_clone]", low=0
+    )
+    aux_learning_rate: float = setting(5e-4, "step size of the auxiliary phase's own Adam", low=0)
+    aux_minibatches: int = setting(0, "minibatches of an auxiliary epoch; 0 for 16 x n_pi", low=0)
+    aux_target: str = setting(
+        "returns",
+        "what the auxiliary value head learns: the rollouts' value targets, or the value network's output",
+        choices=("returns", "value_network"),
+    )
+    aux_value_loss: bool = setting(True, "train the value network in the auxiliary phase too (dual)")
+    aux_interval: int = setting(
+        0, "iterations between auxiliary phases where it differs from n_pi [T_freq of PPG Reloaded]; 0 for n_pi", low=0
+    )
+    aux_buffer: int = setting(
+        0, "latest iterations that an auxiliary phase trains on [T_off of PPG Reloaded]; 0 for n_pi", low=0
+    )
+    aux_steps: int = setting(
+        0, "gradient steps of an auxiliary phase on random minibatches, in place of e_aux epochs; 0 for epochs", low=0
+    )
+    aux_minibatch_size: int = setting(
+        0, "samples of an auxiliary minibatch, in place of aux_minibatches; 0 to divide the buffer", low=0
+    )
+    hold_value: bool = setting(
+        False, "policy phase only holds V where it was, 1/2 (V - V_old)^2; the auxiliary phase alone fits it (DCPG)"
+    )
+
+    def validate(self) -> None:
+        super().validate()
+        if self.arch != "dual" and not self.aux_value_loss:
+            raise ConfigError(f"aux_value_loss off needs arch dual: with arch {self.arch} both heads are one.")
+        if self.arch != "dual" and self.aux_target == "value_network":
+            raise ConfigError(f"aux_target value_network needs arch dual: with arch {self.arch} both heads are one.")
+        if self.aux_buffer and self.aux_buffer < self.interval:
+            raise ConfigError(
+                f"aux_buffer {self.aux_buffer} is shorter than the {self.interval} iterations between phases."
+            )
+        if self.aux_minibatches and self.aux_minibatch_size:
+            raise ConfigError("aux_minibatches and aux_minibatch_size exclude each other: set one of them.")
+
+    @property
+    def interval(self) -> int:
+        """Policy iterations between auxiliary phases."""
+        return (self.aux_interval or self.n_pi) if self.has_auxiliary_phase else 1
+
+    @property
+    def kept(self) -> int:
+        """Iterations in the buffer."""
+        return (self.aux_buffer or self.interval) if self.has_auxiliary_phase else 1
+
+    @property
+    def has_auxiliary_phase(self) -> bool:
+        return self.e_aux > 0 or self.aux_steps > 0
+
+
+class PPG(Algorithm):
+    """Phasic Policy Gradient."""
+
+    name = "ppg"
+    config_class = PPGConfig
+    auxiliary_head = True
+    config: PPGConfig
+
+    def build_optimizers(self) -> dict[str, Adam]:
+        config = self.config
+        groups = self.flat.slices
+        optimizers = {group: Adam(self.flat, where, config.adam_eps) for group, where in groups.items()}
+        auxiliary = {group: Adam(self.flat, where, config.adam_eps) for group, where in groups.items()}
+        self.stepper = Stepper(optimizers, config.max_grad_norm, self.microbatch)
+        self.auxiliary_stepper = Stepper(auxiliary, config.max_grad_norm, self.microbatch)
+        self.scalars["kl_beta"] = config.kl_beta
+        self.buffer = PhaseBuffer(config.kept, config.interval, config.num_steps, config.num_envs)
+        return optimizers | {f"auxiliary_{group}": adam for group, adam in auxiliary.items()}
+
+    def segments_kept(self) -> int:
+        return self.config.kept
+
+    def at_boundary(self) -> bool:
+        """A leg ends with a phase: the buffer is not part of a checkpoint."""
+        return self.buffer.phase_is_over()
+
+    def start_leg(self) -> None:
+        self.buffer.clear()
+        super().start_leg()
+
+    def iterate(self, num_steps: int) -> dict[str, Any]:
+        metrics = self.policy_iteration(num_steps)
+        run_is_over = self.progress.step >= self.config.total_steps
+        if self.config.has_auxiliary_phase and (self.buffer.phase_is_over() or run_is_over):
+            metrics |= self.auxiliary_phase()
+        return metrics
+
+    def policy_iteration(self, num_steps: int) -> dict[str, Any]:
+        config, left = self.config, self.remaining_fraction()
+        rates = self.rates(learning_rates(config, left))
+        scalars = self.scalars | {"clip_range": annealed_clip_range(config, left)}
+        shuffle = self.generator("minibatches")
+
+        rollout = self.collect(num_steps, self.buffer.next_slot)
+        self.estimate_advantages(rollout)
+        metrics: dict[str, Any] = self.rollout_metrics(rollout)
+        with self.clock.section("update"):
+            if config.normalize_advantage == "batch":
+                rollout.advantages.copy_(normalized(rollout.advantages))
+            for epoch in range(max(config.e_pi, config.e_v)):  # where both are due, they share a pass over the data
+                loss, groups = self.policy_phase_loss(epoch < config.e_pi, epoch < config.e_v)
+                for batch in epoch_of_minibatches(rollout, config, shuffle, self.device):
+                    if config.measure_interference and "interference_cosine" not in metrics:
+                        metrics |= interference(self.model, batch, config, scalars)
+                    self.stepper.step(loss, batch, scalars, {group: rates[group] for group in groups})
+            if config.kl_target:
+                self.scalars["kl_beta"] = adapted_kl_beta(scalars["kl_beta"], self.mean_kl(rollout), config.kl_target)
+            metrics |= self.stepper.take_metrics()
+            self.model.normalizer.update(rollout.observations)
+        self.buffer.add(num_steps)
+        return metrics | scalars | {"learning_rate": rates["policy"]}
+
+    def policy_phase_loss(self, policy: bool, value: bool) -> tuple[Loss, list[str]]:
+        """The losses due in an epoch, as one, and the parameter groups they train."""
+        config, model = self.config, self.model
+
+        def loss(batch: Batch, scalars: Mapping[str, float]) -> tuple[Tensor, dict[str, Tensor]]:
+            if not policy:
+                errors = self.value_errors(model.value(batch.observations), batch)
+                return config.value_coef * errors, {"value_loss": errors}
+            if not value:
+                params = model.policy(batch.observations, batch.masks)
+                return surrogate_loss(self.family, params, batch, config, scalars)
+            params, values = model.policy_and_value(batch.observations, batch.masks)
+            policy_loss, metrics = surrogate_loss(self.family, params, batch, config, scalars)
+            errors = self.value_errors(values, batch)
+            return policy_loss + config.value_coef * errors, metrics | {"value_loss": errors}
+
+        due = {"policy": policy, "value": value}
+        return loss, [group for group in self.flat.slices if config.arch == "shared" or due[group]]
+
+    def value_errors(self, values: Tensor, batch: Batch) -> Tensor:
+        """L_value of the policy phase."""
+        targets = batch.old_values if self.config.hold_value else batch.value_targets
+        return value_loss(values, targets, batch.old_values, self.config.value_clip or None)
+
+    def auxiliary_phase(self) -> dict[str, Any]:
+        config, buffer, whole = self.config, self.buffer, self.storage().whole
+        rates = dict.fromkeys(self.flat.slices, config.aux_learning_rate)
+        if not config.aux_value_loss:
+            del rates["value"]
+        with self.clock.section("auxiliary"):
+            epochs = buffer.epochs(
+                config.e_aux,
+                config.aux_minibatches or 16 * config.n_pi,
+                config.aux_minibatch_size,
+                config.aux_steps,
+                config.whole_segments,
+                self.generator("auxiliary"),
+            )
+            probe = buffer.probe()
+            before = self.explained_variances(probe)
+            self.store_policy(torch.cat([index for epoch in epochs for index in epoch]).unique())  # pi_old, once
+            by_epoch: dict[str, list[float]] = {}
+            for epoch in epochs:
+                for index in epoch:
+                    batch = gather(whole, index, self.device, Minibatch)
+                    self.auxiliary_stepper.step(self.auxiliary_phase_loss, batch, {}, rates)
+                for name, mean in self.auxiliary_stepper.take_metrics().items():
+                    by_epoch.setdefault(f"aux_{name}", []).append(mean)
+            after = self.explained_variances(probe)
+            buffer.end_phase()
+        metrics: dict[str, Any] = {name: means[-1] for name, means in by_epoch.items()}
+        metrics |= {f"{name}_by_epoch": means for name, means in by_epoch.items()}
+        metrics |= {f"{name}_before_aux": value for name, value in before.items()}
+        return metrics | {f"{name}_after_aux": value for name, value in after.items()}
+
+    def auxiliary_phase_loss(self, batch: Minibatch, _: Mapping[str, float]) -> tuple[Tensor, dict[str, Tensor]]:
+        """L_joint, and L_value of a separate value network. Their parameters are disjoint, so one backward serves both."""
+        config, model = self.config, self.model
+        params, auxiliary_values = model.policy_and_auxiliary_value(batch.observations, batch.masks)
+        clone_kl = self.family.kl(batch.old_params, params)
+        targets, value_weight = batch.value_targets, 0.5
+        separate: dict[str, Tensor] = {}
+        if model.value_is_separate and (config.aux_value_loss or config.aux_target == "value_network"):
+            values = model.value(batch.observations)
+            if config.aux_target == "value_network":  # distillation: E[(V_thetaV - V_thetapi)^2], V_thetaV held
+                targets, value_weight = values.detach(), 1.0
+            if config.aux_value_loss:
+                separate["value_loss"] = value_loss(values, batch.value_targets)
+        joint = auxiliary_loss(auxiliary_values, targets, clone_kl, config.beta_clone, value_weight=value_weight)
+        metrics = {"clone_kl": clone_kl.mean(), "joint_loss": joint, **separate}
+        return sum(separate.values(), joint), metrics
+
+    @torch.no_grad()
+    def store_policy(self, positions: Tensor) -> None:
+        """Put the policy as it now is, pi_old of the auxiliary phase, in place of the rollouts' own."""
+        whole = self.storage().whole
+        stored = whole.policy_params.view(-1, self.family.parameter_size)
+        for part in positions.split(self.chunk):
+            batch = gather(whole, part, self.device, Minibatch)
+            stored[part] = self.model.policy(batch.observations, batch.masks).cpu()
+
+    @torch.no_grad()
+    def explained_variances(self, positions: Tensor) -> dict[str, float]:
+        """How well each value head explains the targets of some of the buffer's states."""
+        whole = self.storage().whole
+        heads: dict[str, list[Tensor]] = {"explained_variance": []}
+        if self.model.value_is_separate:
+            heads["aux_head_explained_variance"] = []
+        targets = []
+        for part in positions.split(self.chunk):
+            batch = gather(whole, part, self.device, Minibatch)
+            targets.append(batch.value_targets)
+            heads["explained_variance"].append(self.model.value(batch.observations))
+            if self.model.value_is_separate:
+                auxiliary = self.model.policy_and_auxiliary_value(batch.observations)[1]
+                heads["aux_head_explained_variance"].append(auxiliary)
+        return {name: float(explained_variance(torch.cat(parts), torch.cat(targets))) for name, parts in heads.items()}

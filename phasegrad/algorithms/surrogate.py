@@ -1,0 +1,117 @@
+"""What PPO and PPG's policy phase share: the surrogate's settings, its loss over a minibatch, its schedules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from phasegrad.advantages import normalized
+from phasegrad.config import Config, setting
+from phasegrad.distributions import Family
+from phasegrad.errors import ConfigError
+from phasegrad.losses import OBJECTIVES, policy_objective
+from phasegrad.rollout import Batch, Segment, gather, minibatch_indices
+
+
+@dataclass(kw_only=True)
+class SurrogateConfig(Config):
+    """Settings of a policy update by a surrogate objective; the papers' symbols stand in brackets."""
+
+    objective: str = setting(
+        "clip", "surrogate: pg, cpi (no clipping), clip, kl (fixed, or adaptive with kl_target)", choices=OBJECTIVES
+    )
+    clip_range: float = setting(0.2, "how far the ratio may move the clipped objective [epsilon]", low=0)
+    anneal_clip_range: bool = setting(False, "clip range falls linearly to 0 over the run")
+    kl_beta: float = setting(
+        1.0, "weight of the KL penalty of objective kl; the first one where it adapts [beta, beta_pi]", low=0
+    )
+    kl_target: float = setting(0.0, "KL that an adaptive penalty aims at; 0 keeps kl_beta fixed [d_targ]", low=0)
+    num_minibatches: int = setting(32, "gradient steps an epoch", low=1)
+    whole_segments: bool = setting(False, "minibatches of whole environment segments in place of random steps")
+    learning_rate: float = setting(3e-4, "Adam's step size", low=0)
+    critic_learning_rate: float | None = setting(
+        None, "step size of the value network (not with arch shared); none for learning_rate", low=0
+    )
+    anneal_learning_rate: bool = setting(False, "learning rates fall linearly to 0 over the run")
+    adam_eps: float = setting(1e-5, "Adam's epsilon", low=0)
+    entropy_coef: float = setting(0.0, "weight of the entropy bonus [c_2, beta_S]", low=0)
+    value_coef: float = setting(0.5, "weight of the value loss [c_1]", low=0)
+    value_clip: float = setting(
+        0.0, "keep V within this range of its old value in the value loss; 0 for no clipping", low=0
+    )
+    max_grad_norm: float = setting(0.5, "longest gradient, of each network by itself; 0 for no clipping", low=0)
+    normalize_advantage: str = setting(
+        "minibatch",
+        "standardise advantages over each minibatch, the whole batch, or none",
+        choices=("minibatch", "batch", "none"),
+    )
+    measure_interference: bool = setting(
+        False, "each iteration, compare the policy's and the value's gradient on a trunk they share"
+    )
+
+    def validate(self) -> None:
+        super().validate()
+        units = self.num_envs if self.whole_segments else self.batch_size
+        if self.num_minibatches > units:
+            what = "environments (whole_segments)" if self.whole_segments else "samples (num_envs x num_steps)"
+            raise ConfigError(
+                f"num_minibatches {self.num_minibatches} is more than the {units} {what} of a rollout: lower it."
+            )
+        if self.critic_learning_rate is not None and self.arch == "shared":
+            raise ConfigError(
+                "critic_learning_rate needs a value network of its own: set arch dual or leave critic_learning_rate out."
+            )
+        if self.kl_target and self.objective != "kl":
+            raise ConfigError(f"kl_target belongs to objective kl, not {self.objective}: set objective kl too.")
+        if self.measure_interference and self.arch == "dual":
+            raise ConfigError("measure_interference needs a trunk that policy and value share: set arch shared.")
+
+
+def surrogate_loss(
+    family: Family, params: Tensor, batch: Batch, config: SurrogateConfig, scalars: Mapping[str, float]
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """-(L_policy + beta_S S[pi]) over one minibatch, from the new distribution's parameters [B, P]."""
+    log_prob = family.log_prob(params, batch.actions)
+    kl = family.kl(batch.old_params, params)
+    entropy = family.entropy(params).mean()
+    surrogate = policy_objective(
+        config.objective,
+        log_prob,
+        batch.old_log_probs,
+        batch.advantages,
+        clip_range=scalars["clip_range"],
+        kl=kl,
+        kl_beta=scalars["kl_beta"],
+    ).mean()
+    with torch.no_grad():
+        moved = ((log_prob - batch.old_log_probs).exp() - 1).abs()
+        clipped = (moved > scalars["clip_range"]).to(moved.dtype).mean()
+    metrics = {"policy_loss": -surrogate, "entropy": entropy, "kl": kl.mean(), "clip_fraction": clipped}
+    return -(surrogate + config.entropy_coef * entropy), metrics
+
+
+def epoch_of_minibatches(
+    rollout: Segment, config: SurrogateConfig, shuffle: torch.Generator, device: torch.device
+) -> Iterator[Batch]:
+    """One pass over a rollout in random minibatches, with advantages as the policy loss wants them."""
+    steps, num_envs = rollout.num_steps, rollout.num_envs
+    count = min(config.num_minibatches, num_envs if config.whole_segments else steps * num_envs)
+    for index in minibatch_indices(steps, num_envs, count, config.whole_segments, shuffle):
+        batch = gather(rollout, index, device, Batch)
+        if config.normalize_advantage == "minibatch":
+            batch.advantages = normalized(batch.advantages)
+        yield batch
+
+
+def learning_rates(config: SurrogateConfig, left: float) -> dict[str, float]:
+    """Step sizes by parameter group when `left` (1 to 0) of the run remains."""
+    scale = left if config.anneal_learning_rate else 1.0
+    critic = config.learning_rate if config.critic_learning_rate is None else config.critic_learning_rate
+    return {"policy": scale * config.learning_rate, "value": scale * critic}
+
+
+def annealed_clip_range(config: SurrogateConfig, left: float) -> float:
+    return config.clip_range * (left if config.anneal_clip_range else 1.0)

@@ -1,0 +1,42 @@
+"""Training to a score: identity environments for every action space, then known tasks with their presets.
+
+Each case is a test of its own, so that `pytest -n 2` shares them out.
+"""
+
+from __future__ import annotations
+
+import pytest
+from identity_envs import EPISODE, FACTORIES
+
+import phasegrad as pg
+
+pytestmark = pytest.mark.learning
+
+
+@pytest.mark.parametrize("arch", ["dual", "shared"])
+@pytest.mark.parametrize("name", FACTORIES)
+def test_identity_is_learnt(name: str, arch: str) -> None:
+    agent = pg.PPO(
+        FACTORIES[name], seed=1, arch=arch, num_envs=8, num_steps=64, epochs=4, num_minibatches=8, gamma=0.5,
+        learning_rate=3e-3, anneal_learning_rate=True, initial_std=0.5,
+    )  # fmt: skip
+    untrained = agent.evaluate(16).return_mean
+    agent.learn(25_600)
+    trained = agent.evaluate(16)
+    assert untrained < 0.8 * EPISODE, "the task must need learning"
+    assert trained.return_mean >= 0.95 * EPISODE
+    assert trained.lengths == [EPISODE] * 16
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_cartpole_is_solved_within_100k_steps(seed: int) -> None:
+    agent = pg.PPO("CartPole-v1", seed=seed).learn(100_000)
+    assert agent.progress.step == 100_000
+    assert agent.evaluate(20, deterministic=True).return_mean >= 475
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_inverted_pendulum_is_solved_within_100k_steps(seed: int) -> None:
+    agent = pg.PPO("InvertedPendulum-v5", seed=seed).learn(100_000)
+    assert agent.progress.step == 100_000
+    assert agent.evaluate(20, deterministic=True).return_mean >= 950
