@@ -185,7 +185,7 @@ def coerce(name: str, value: Any, hint: Any, metadata: Mapping[str, Any]) -> Any
         return value
     if typing.get_origin(hint) is tuple:
         items = [item for item in value.split(",") if item.strip()] if isinstance(value, str) else value
-        if isinstance(items, int):
+        if not isinstance(items, (list, tuple)):
             items = [items]
         return tuple(coerce(name, item, int, metadata) for item in items)
     try:

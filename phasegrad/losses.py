@@ -35,7 +35,8 @@ def policy_objective(
     if objective == "cpi":
         return surrogate
     if objective == "clip":
-        return torch.minimum(surrogate, torch.clamp(ratio, 1 - clip_range, 1 + clip_range) * advantages)
+        clipped = torch.clamp(ratio, 1 - clip_range, 1 + clip_range) * advantages
+        return torch.where(surrogate < clipped, surrogate, clipped)
     if objective == "kl":
         if kl is None:
             raise ValueError("objective 'kl' needs kl, the analytic KL[pi_old, pi] of each sample.")

@@ -7,7 +7,7 @@ batches afterwards. Nothing here knows which algorithm will train on the data.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Self, TypeVar
 
@@ -263,6 +263,20 @@ class Minibatch:
     def __len__(self) -> int:
         return len(self.value_targets)
 
+    def tensors(self) -> tuple[list[Tensor], Callable[[Sequence[Tensor]], Any]]:
+        """All tensors in a fixed order, and how to put a batch together from as many others."""
+        present = {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) is not None}
+        flat = [leaf for tree in present.values() for _, leaf in named_leaves(tree)]
+
+        def rebuild(leaves: Sequence[Tensor]) -> Any:
+            rest = iter(leaves)
+            values: dict[str, Any] = {f.name: None for f in fields(self)}
+            for name, tree in present.items():
+                values[name] = {key: next(rest) for key in sorted(tree)} if isinstance(tree, dict) else next(rest)
+            return type(self)(**values)
+
+        return flat, rebuild
+
     def split(self, size: int) -> Iterator[Self]:
         """Micro-batches of at most `size` samples, in order."""
         for start in range(0, len(self), size):
@@ -279,6 +293,7 @@ class Batch(Minibatch):
     old_values: Tensor
 
 
+MOST_GATHERED_BYTES = 1 << 25  # beyond this a copy of the whole rollout would cost memory worth speaking of
 STORED_AS = {"old_params": "policy_params", "old_log_probs": "log_probs", "old_values": "values"}
 SomeBatch = TypeVar("SomeBatch", bound=Minibatch)
 
@@ -291,6 +306,23 @@ def gather(segment: Segment, index: Tensor, device: torch.device, kind: type[Som
         return None if tree is None else tree_map(lambda leaf: leaf.flatten(0, last)[index].to(device), tree)
 
     return kind(**{f.name: pick(getattr(segment, STORED_AS.get(f.name, f.name))) for f in fields(kind)})
+
+
+def gather_each(
+    segment: Segment, indices: list[Tensor], device: torch.device, kind: type[SomeBatch]
+) -> Iterator[SomeBatch]:
+    """The minibatches at each of `indices`; small observations are gathered for all of them at once, then sliced."""
+    bytes_each = sum(leaf[0, 0].numel() * leaf.element_size() for _, leaf in named_leaves(segment.observations))
+    if bytes_each * sum(map(len, indices)) > MOST_GATHERED_BYTES:
+        for index in indices:
+            yield gather(segment, index, device, kind)
+        return
+    everything = gather(segment, torch.cat(indices), device, kind)
+    start = 0
+    for index in indices:
+        end = start + len(index)
+        yield kind(**{f.name: _part(getattr(everything, f.name), start, end) for f in fields(kind)})
+        start = end
 
 
 def _part(tree: Any, start: int, end: int) -> Any:

@@ -101,7 +101,8 @@ def test_discounted_suffix_sum_is_the_recursion(steps: int) -> None:
         following = expected[t] = terms[t] + discounts[t] * following
     kept = terms.clone(), discounts.clone()
     torch.testing.assert_close(discounted_suffix_sum(terms, discounts), expected, rtol=1e-10, atol=1e-10)
-    assert torch.equal(terms, kept[0]) and torch.equal(discounts, kept[1]), "the arguments must not be changed"
+    assert torch.equal(terms, kept[0]), "the arguments must not be changed"
+    assert torch.equal(discounts, kept[1])
 
 
 def test_normalized_advantages_have_zero_mean_and_unit_deviation() -> None:

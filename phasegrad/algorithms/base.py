@@ -29,9 +29,9 @@ from phasegrad.errors import ConfigError, EnvError
 from phasegrad.losses import explained_variance
 from phasegrad.models import ActorCritic, FlatParameters, build_model
 from phasegrad.normalize import RewardNormalizer
-from phasegrad.optimize import Adam
+from phasegrad.optimize import Adam, Stepper
 from phasegrad.presets import resolve_config
-from phasegrad.rollout import Collector, Segment, Storage
+from phasegrad.rollout import Collector, Segment, Storage, bytes_a_step
 from phasegrad.runs.evaluation import Evaluation, run_evaluation
 from phasegrad.tree import named_leaves, tree_map
 
@@ -55,6 +55,7 @@ class Algorithm(ABC):
 
     config_class: ClassVar[type[Config]] = Config
     name: ClassVar[str] = ""
+    smaller_storage: ClassVar[str] = "lower num_envs or num_steps"  # what to do where the rollouts do not fit
     auxiliary_head: ClassVar[bool] = False  # whether the policy network carries an auxiliary value head
 
     def __init__(self, env: Any = None, *, run_dir: str | Path | None = None, **fields: Any) -> None:
@@ -189,6 +190,11 @@ class Algorithm(ABC):
         assert self.collector is not None
         self.collector.revalue(segment)
 
+    def storage_bytes(self) -> int:
+        """What the stored rollouts take in memory."""
+        slots = self.segments_kept() * self.config.num_steps * self.config.num_envs
+        return slots * bytes_a_step(self.observation_space, self.family, self.has_action_mask)
+
     def storage(self) -> Storage:
         """Room for `segments_kept` rollouts, allocated once."""
         if self._storage is None:
@@ -231,6 +237,11 @@ class Algorithm(ABC):
         metrics = {"explained_variance": explained_variance(segment.values, segment.value_targets)}
         metrics |= {"value_mean": segment.values.mean(), "value_target_mean": segment.value_targets.mean()}
         return {name: float(value) for name, value in metrics.items()}
+
+    def stepper_for(self, optimizers: Mapping[str, Adam], max_grad_norm: float) -> Stepper:
+        """Gradient steps in the way that suits the network: replayed kernels for small ones on a CPU."""
+        replay = self.config.compile != "off" and self.flat.is_dense and self.device.type == "cpu"
+        return Stepper(self.flat, optimizers, max_grad_norm, self.microbatch, replay)
 
     # Using the agent
 

@@ -36,7 +36,7 @@ from phasegrad.algorithms.surrogate import (
 from phasegrad.config import setting
 from phasegrad.errors import ConfigError
 from phasegrad.losses import adapted_kl_beta, auxiliary_loss, explained_variance, value_loss
-from phasegrad.optimize import Adam, Loss, Stepper
+from phasegrad.optimize import Adam, Loss
 from phasegrad.rollout import Batch, Minibatch, gather
 from phasegrad.segments import PhaseBuffer
 
@@ -116,6 +116,7 @@ class PPG(Algorithm):
     name = "ppg"
     config_class = PPGConfig
     auxiliary_head = True
+    smaller_storage = "lower n_pi, num_envs or num_steps, or set aux_buffer and aux_interval to fewer iterations"
     config: PPGConfig
 
     def build_optimizers(self) -> dict[str, Adam]:
@@ -123,8 +124,8 @@ class PPG(Algorithm):
         groups = self.flat.slices
         optimizers = {group: Adam(self.flat, where, config.adam_eps) for group, where in groups.items()}
         auxiliary = {group: Adam(self.flat, where, config.adam_eps) for group, where in groups.items()}
-        self.stepper = Stepper(optimizers, config.max_grad_norm, self.microbatch)
-        self.auxiliary_stepper = Stepper(auxiliary, config.max_grad_norm, self.microbatch)
+        self.stepper = self.stepper_for(optimizers, config.max_grad_norm)
+        self.auxiliary_stepper = self.stepper_for(auxiliary, config.max_grad_norm)
         self.scalars["kl_beta"] = config.kl_beta
         self.buffer = PhaseBuffer(config.kept, config.interval, config.num_steps, config.num_envs)
         return optimizers | {f"auxiliary_{group}": adam for group, adam in auxiliary.items()}
@@ -164,7 +165,7 @@ class PPG(Algorithm):
                 for batch in epoch_of_minibatches(rollout, config, shuffle, self.device):
                     if config.measure_interference and "interference_cosine" not in metrics:
                         metrics |= interference(self.model, batch, config, scalars)
-                    self.stepper.step(loss, batch, scalars, {group: rates[group] for group in groups})
+                    self.stepper.step("+".join(groups), loss, batch, scalars, {group: rates[group] for group in groups})
             if config.kl_target:
                 self.scalars["kl_beta"] = adapted_kl_beta(scalars["kl_beta"], self.mean_kl(rollout), config.kl_target)
             metrics |= self.stepper.take_metrics()
@@ -217,7 +218,7 @@ class PPG(Algorithm):
             for epoch in epochs:
                 for index in epoch:
                     batch = gather(whole, index, self.device, Minibatch)
-                    self.auxiliary_stepper.step(self.auxiliary_phase_loss, batch, {}, rates)
+                    self.auxiliary_stepper.step("auxiliary", self.auxiliary_phase_loss, batch, {}, rates)
                 for name, mean in self.auxiliary_stepper.take_metrics().items():
                     by_epoch.setdefault(f"aux_{name}", []).append(mean)
             after = self.explained_variances(probe)

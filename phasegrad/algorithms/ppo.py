@@ -25,7 +25,7 @@ from phasegrad.algorithms.surrogate import (
 )
 from phasegrad.config import setting
 from phasegrad.losses import adapted_kl_beta, value_loss
-from phasegrad.optimize import Adam, Stepper
+from phasegrad.optimize import Adam
 from phasegrad.rollout import Batch
 
 
@@ -50,7 +50,7 @@ class PPO(Algorithm):
     def build_optimizers(self) -> dict[str, Adam]:
         config = self.config
         optimizers = {group: Adam(self.flat, where, config.adam_eps) for group, where in self.flat.slices.items()}
-        self.stepper = Stepper(optimizers, config.max_grad_norm, self.microbatch)
+        self.stepper = self.stepper_for(optimizers, config.max_grad_norm)
         self.scalars["kl_beta"] = config.kl_beta
         return optimizers
 
@@ -73,7 +73,7 @@ class PPO(Algorithm):
                 for batch in epoch_of_minibatches(rollout, config, shuffle, self.device):
                     if config.measure_interference and "interference_cosine" not in metrics:
                         metrics |= interference(self.model, batch, config, scalars)
-                    self.stepper.step(self.loss, batch, scalars, rates)
+                    self.stepper.step("ppo", self.loss, batch, scalars, rates)
                 moved = self.stepper.latest("kl", config.num_minibatches) if config.kl_stop else 0.0
                 if moved > config.kl_stop > 0:
                     break

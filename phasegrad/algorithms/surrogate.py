@@ -13,7 +13,7 @@ from phasegrad.config import Config, setting
 from phasegrad.distributions import Family
 from phasegrad.errors import ConfigError
 from phasegrad.losses import OBJECTIVES, policy_objective
-from phasegrad.rollout import Batch, Segment, gather, minibatch_indices
+from phasegrad.rollout import Batch, Segment, gather_each, minibatch_indices
 
 
 @dataclass(kw_only=True)
@@ -99,8 +99,9 @@ def epoch_of_minibatches(
     """One pass over a rollout in random minibatches, with advantages as the policy loss wants them."""
     steps, num_envs = rollout.num_steps, rollout.num_envs
     count = min(config.num_minibatches, num_envs if config.whole_segments else steps * num_envs)
-    for index in minibatch_indices(steps, num_envs, count, config.whole_segments, shuffle):
-        batch = gather(rollout, index, device, Batch)
+    for batch in gather_each(
+        rollout, minibatch_indices(steps, num_envs, count, config.whole_segments, shuffle), device, Batch
+    ):
         if config.normalize_advantage == "minibatch":
             batch.advantages = normalized(batch.advantages)
         yield batch

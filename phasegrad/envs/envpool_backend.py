@@ -7,6 +7,7 @@ episode. `reset` is not used for that: on Atari it would restart the game at eve
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -51,8 +52,12 @@ class EnvpoolVectorEnv(VectorEnv):
         self._fresh = True
         self._index_state(self._pool)
         drop = ("mission",) if spec.family == "minigrid" else ()
-        self._adapter = ObservationAdapter(_honest_bounds(self._pool.observation_space), drop)
-        self._actions = ActionAdapter(self._pool.action_space)
+        with warnings.catch_warnings():
+            warnings.filterwarnings(
+                "ignore", ".*precision lowered.*"
+            )  # of envpool's own bounds: nothing a user can mend
+            self._adapter = ObservationAdapter(_honest_bounds(self._pool.observation_space), drop)
+            self._actions = ActionAdapter(self._pool.action_space)
         self._actions.dtype = np.dtype(self._pool._spec._action_spec[-1][0])
         self.observation_space = self._adapter.space
         self.action_space = self._actions.space

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-ALIGNMENT = 16  # floats: each parameter starts on a cache line, which the vectorised kernels like
+ALIGNMENT = 16  # floats: convolution weights start on a cache line, which the vectorised kernels like
 
 
 class FlatParameters:
@@ -20,6 +20,8 @@ class FlatParameters:
     def __init__(self, groups: Mapping[str, Sequence[nn.Parameter]]) -> None:
         parameters = [parameter for group in groups.values() for parameter in group]
         sample = parameters[0]
+        self.is_dense = all(parameter.dim() < 4 for parameter in parameters)
+        alignment = 1 if self.is_dense else ALIGNMENT
         self.slices: dict[str, slice] = {}
         places: list[tuple[nn.Parameter, int]] = []
         end = 0
@@ -27,8 +29,9 @@ class FlatParameters:
             start = end
             for parameter in group:
                 places.append((parameter, end))
-                end += -(-parameter.numel() // ALIGNMENT) * ALIGNMENT
+                end += -(-parameter.numel() // alignment) * alignment
             self.slices[name] = slice(start, end)
+        self.places = places
         self.data = torch.zeros(end, dtype=sample.dtype, device=sample.device)
         self.grad = torch.zeros_like(self.data)
         for parameter, start in places:
@@ -37,8 +40,16 @@ class FlatParameters:
             parameter.data = view
             parameter.grad = as_laid_out(self.grad, start, parameter)
 
-    def whole(self) -> slice:
-        return slice(0, self.data.numel())
+    def gradient(self, loss: Tensor) -> Tensor:
+        """The gradient of `loss` as one vector in the layout of `data`, of a model without convolutions."""
+        parameters = [parameter for parameter, _ in self.places]
+        gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
+        return torch.cat(
+            [
+                (torch.zeros_like(parameter) if gradient is None else gradient).reshape(-1)
+                for parameter, gradient in zip(parameters, gradients, strict=True)
+            ]
+        )
 
 
 def as_laid_out(flat: Tensor, start: int, parameter: Tensor) -> Tensor:

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from phasegrad.memory import gigabytes
+
 if TYPE_CHECKING:
     from rich.live import Live
     from rich.table import Table
@@ -124,7 +126,8 @@ def make_display(agent: Algorithm, total: int, shown: bool) -> Display:
     if not shown:
         return Display()
     config = agent.config
-    title = f"{agent.name.upper()} on {config.env}, seed {config.seed}"
+    title = f"{agent.name.upper()} on {config.env}, seed {config.seed}, {config.arch} network on {agent.device}, "
+    title += f"{gigabytes(agent.storage_bytes())} of stored rollouts"
     kind = LiveDisplay if sys.stdout.isatty() else PlainDisplay
     return kind(title, agent.progress.step, total)
 

@@ -13,6 +13,7 @@ import torch
 
 from phasegrad.devices import pick_threads
 from phasegrad.errors import ConfigError
+from phasegrad.memory import require_room
 from phasegrad.runs.console import Display, make_display
 from phasegrad.runs.directory import RunDirectory
 from phasegrad.runs.metrics import MetricsFile, TensorBoard
@@ -32,6 +33,7 @@ def train(
 ) -> dict[str, Any]:
     """Run iterations until `total_steps`; returns what result.json holds."""
     total = plan_total(agent, total_steps)
+    require_room(agent.storage_bytes(), agent.smaller_storage)
     threads_before = torch.get_num_threads()
     torch.set_num_threads(pick_threads(agent.config.torch_threads, agent.microbatch < 1 << 20))
     session = Session(agent, total, make_display(agent, total, progress))
@@ -46,7 +48,7 @@ def plan_total(agent: Algorithm, total_steps: int | None) -> int:
     """The final step count, exact: it must be reachable in whole steps of all environments."""
     config = agent.config
     total = config.total_steps if total_steps is None else int(total_steps)
-    if total <= agent.progress.step and agent.progress.step:
+    if total <= agent.progress.step:
         raise ConfigError(
             f"total_steps {total} is not beyond the {agent.progress.step} steps already taken: give a larger one."
         )

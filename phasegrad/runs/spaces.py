@@ -50,7 +50,8 @@ def space_from_json(data: Any) -> gym.Space:
         if kind == "MultiDiscrete":
             return gym.spaces.MultiDiscrete([_size(n) for n in np.asarray(data["nvec"]).reshape(-1)])
         if kind == "MultiBinary":
-            return gym.spaces.MultiBinary(_shape(data["shape"]))
+            shape = _shape(data["shape"])
+            return gym.spaces.MultiBinary(shape[0] if len(shape) == 1 else shape)  # (n,) and n are unequal to gymnasium
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise RunError(f"The saved space is damaged: {type(error).__name__} in {str(data)[:80]}.") from None
     raise RunError(f"The saved space is of unknown kind {str(kind)[:40]!r}.")
