@@ -7,6 +7,7 @@ device until the end of an iteration. Nothing here knows what a loss means.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -20,6 +21,16 @@ from phasegrad.rollout import Minibatch
 
 # From a minibatch and the iteration's scalars to (loss, metrics); a metric is a 0-d tensor, a mean over the samples.
 Loss = Callable[[Any, Mapping[str, float]], tuple[Tensor, dict[str, Tensor]]]
+
+
+def checked_replay(function: Callable[..., list[Tensor]], examples: list[Tensor]) -> Replay:
+    """A replay that has shown on `examples` that it computes what `function` does."""
+    replay = Replay(function, examples)
+    with torch.no_grad():
+        found = replay(*examples)
+    for mine, wanted in zip(found, function(*examples), strict=True):
+        torch.testing.assert_close(mine, wanted.detach(), rtol=1e-5, atol=1e-6)
+    return replay
 
 
 class Adam:
@@ -110,7 +121,12 @@ class Stepper:
                 keys[:] = list(metrics)
                 return [self.flat.gradient(value), *metrics.values()]
 
-            self._replays[known] = (Replay(gradient, [*tensors, *values]), keys)
+            try:
+                self._replays[known] = (checked_replay(gradient, [*tensors, *values]), keys)
+            except Exception as error:  # a user's network may do what cannot be traced; it still trains
+                self.replay = False
+                warnings.warn(f"The update runs without replay, since it cannot be traced: {error}", stacklevel=2)
+                return self._backward(name, loss, batch, scalars)
         run, keys = self._replays[known]
         with torch.no_grad():
             flat_gradient, *metrics = run(*tensors, *values)

@@ -320,7 +320,8 @@ def test_flat_slices_partition_the_vector_and_parameters_are_views_of_it() -> No
     flat = FlatParameters(model.parameter_groups())
     assert [flat.slices["policy"].start, flat.slices["policy"].stop] == [0, flat.slices["value"].start]
     assert flat.slices["value"].stop == flat.data.numel()
-    assert flat.whole() == slice(0, flat.data.numel())
+    convolutions = [p for p in model.parameters() if p.dim() == 4]
+    assert all(p.is_contiguous(memory_format=torch.channels_last) for p in convolutions)
     with torch.no_grad():
         flat.data[flat.slices["policy"]] = 0.0
     groups = model.parameter_groups()
@@ -352,7 +353,7 @@ def test_adam_is_that_of_torch(eps: float) -> None:
             params, values = each.policy_and_value(batch)
             (params.square().sum() + (values - 1).square().sum()).backward()
         for name, optimizer in optimizers.items():
-            optimizer.step(rates[name])
+            optimizer.step(flat.grad[flat.slices[name]], rates[name])
         theirs.step()
     for mine, other in zip(model.parameters(), twin.parameters(), strict=True):
         torch.testing.assert_close(mine, other, rtol=1e-3, atol=1e-5)
@@ -383,7 +384,7 @@ class Regression:
         self.first, self.second = nn.Linear(3, 1).double(), nn.Linear(3, 1).double()
         self.flat = FlatParameters({"policy": list(self.first.parameters()), "value": list(self.second.parameters())})
         self.optimizers = {name: Adam(self.flat, where) for name, where in self.flat.slices.items()}
-        self.stepper = Stepper(self.optimizers, max_grad_norm, microbatch)
+        self.stepper = Stepper(self.flat, self.optimizers, max_grad_norm, microbatch, replay=False)
         generator = torch.Generator().manual_seed(1)
         self.batch = Rows(
             torch.randn(37, 3, generator=generator, dtype=torch.float64), torch.randn(37, generator=generator, dtype=torch.float64)
@@ -394,42 +395,48 @@ class Regression:
         small = 1e-3 * self.second(batch.inputs).square().mean()
         return errors + small, {"error": errors}
 
-    def step(self) -> None:
-        self.stepper.step(self.loss, self.batch, {"scale": 5.0}, {"policy": 0.0, "value": 0.0})
+    def step(self) -> dict[str, Tensor]:
+        """One step with a learning rate of 0; the gradients as Adam saw them, from the change of its first moment."""
+        before = {name: optimizer.first.clone() for name, optimizer in self.optimizers.items()}
+        self.stepper.step("regression", self.loss, self.batch, {"scale": 5.0}, {"policy": 0.0, "value": 0.0})
+        return {name: (optimizer.first - 0.9 * before[name]) / 0.1 for name, optimizer in self.optimizers.items()}
+
+    def expected(self) -> dict[str, Tensor]:
+        """The gradient of the loss over the whole batch."""
+        value, _ = self.loss(self.batch, {"scale": 5.0})
+        modules = {"policy": self.first, "value": self.second}
+        return {
+            name: torch.cat([g.flatten() for g in torch.autograd.grad(value, list(module.parameters()), retain_graph=True)])
+            for name, module in modules.items()
+        }
 
 
 @pytest.mark.parametrize("microbatch", [1, 5, 36, 37])
 def test_microbatches_give_the_gradient_and_metrics_of_one_pass(microbatch: int) -> None:
     whole, pieces = Regression(), Regression(microbatch=microbatch)
-    for each in (whole, pieces):
-        each.step()
-    torch.testing.assert_close(pieces.flat.grad, whole.flat.grad, rtol=1e-12, atol=1e-12)
-    expected, _ = whole.loss(whole.batch, {"scale": 5.0})
-    (weights,) = torch.autograd.grad(expected, whole.first.weight)
-    torch.testing.assert_close(whole.first.weight.grad, weights, rtol=1e-12, atol=1e-12)
+    wanted = whole.expected()
+    for problem in (whole, pieces):
+        for name, gradient in problem.step().items():
+            torch.testing.assert_close(gradient, wanted[name], rtol=1e-9, atol=1e-12)
     mine, theirs = pieces.stepper.take_metrics(), whole.stepper.take_metrics()
     assert mine == pytest.approx(theirs, rel=1e-12)
     assert set(mine) == {"error", "policy_grad_norm", "value_grad_norm"}
+    assert mine["policy_grad_norm"] == pytest.approx(wanted["policy"].norm().item(), rel=1e-9)
 
 
 def test_each_group_is_clipped_by_its_own_norm() -> None:
-    free, clipped = Regression(), Regression(max_grad_norm=0.5)
-    for each in (free, clipped):
-        each.step()
-    policy, value = free.flat.slices["policy"], free.flat.slices["value"]
-    assert free.flat.grad[policy].norm() > 0.5 > free.flat.grad[value].norm() > 0
-    assert clipped.flat.grad[policy].norm().item() == pytest.approx(0.5, rel=1e-5)
-    direction = free.flat.grad[policy] / free.flat.grad[policy].norm()
-    torch.testing.assert_close(clipped.flat.grad[policy] / 0.5, direction, rtol=1e-5, atol=1e-9)
-    assert torch.equal(clipped.flat.grad[value], free.flat.grad[value]), "a short gradient stays as it is"
-    norms = clipped.stepper.take_metrics()
-    assert norms["policy_grad_norm"] == pytest.approx(free.flat.grad[policy].norm().item()), "the norm before clipping"
+    problem = Regression(max_grad_norm=0.5)
+    free, clipped = problem.expected(), problem.step()
+    assert free["policy"].norm() > 0.5 > free["value"].norm() > 0
+    torch.testing.assert_close(clipped["policy"], 0.5 * free["policy"] / free["policy"].norm(), rtol=1e-5, atol=1e-9)
+    torch.testing.assert_close(clipped["value"], free["value"], rtol=1e-9, atol=1e-12)  # a short gradient stays as it is
+    norms = problem.stepper.take_metrics()
+    assert norms["policy_grad_norm"] == pytest.approx(free["policy"].norm().item()), "the norm before clipping"
 
 
 def test_gradients_do_not_add_up_over_steps() -> None:
     problem = Regression()
-    problem.step()
-    first = problem.flat.grad.clone()
-    problem.step()
-    assert torch.equal(problem.flat.grad, first)
+    first, second = problem.step(), problem.step()
+    for name in first:
+        torch.testing.assert_close(first[name], second[name], rtol=1e-9, atol=1e-12)
     assert problem.stepper.latest("error", 1) == pytest.approx(problem.stepper.latest("error", 2))

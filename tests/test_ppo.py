@@ -71,6 +71,27 @@ def test_evaluation_depends_on_its_seed_alone() -> None:
     assert first != other
 
 
+@pytest.mark.parametrize(
+    ("env", "fields"),
+    [
+        ("CartPole-v1", {"anneal_clip_range": True, "entropy_coef": 0.01}),
+        ("CartPole-v1", {"arch": "shared", "value_clip": 0.1}),
+        ("Pendulum-v1", {"objective": "kl", "kl_target": 0.01, "normalize_observation": True}),
+        (MaskedIdentityEnv, {}),
+        (FACTORIES["dict"], {}),
+    ],
+)
+def test_replayed_gradients_are_those_of_autograd(env: Any, fields: dict[str, Any]) -> None:
+    """Over several iterations, so that what a trace must not fix (schedules, normalisers, betas) has changed meanwhile."""
+    replayed, plain = (pg.PPO(env, **SMALL | fields) for _ in range(2))
+    assert replayed.stepper.replay, "small networks on a CPU are replayed"
+    plain.stepper.replay = False
+    for agent in (replayed, plain):
+        agent.learn(STEPS)
+    assert replayed.stepper.replay, "nothing in these losses defies the tracing"
+    assert same(replayed, plain)
+
+
 # Totals
 
 
@@ -261,15 +282,15 @@ def test_minibatches_of_whole_segments_hold_whole_environments() -> None:
 
 
 def batches_of(env: Any = "CartPole-v1", steps: int = STEPS, **fields: Any) -> list[Any]:
-    """The minibatches of a run, in the order in which the loss saw them."""
+    """The minibatches of a run, in the order of its gradient steps."""
     agent = pg.PPO(env, **SMALL | fields)
-    loss, batches = agent.loss, []
+    step, batches = agent.stepper.step, []
 
-    def spy(batch: Any, scalars: Any) -> Any:
-        batches.append(batch)
-        return loss(batch, scalars)
+    def spy(*arguments: Any) -> Any:
+        batches.extend(argument for argument in arguments if hasattr(argument, "observations"))
+        return step(*arguments)
 
-    agent.loss = spy  # type: ignore[method-assign]
+    agent.stepper.step = spy
     agent.learn(steps)
     return batches
 

@@ -210,16 +210,19 @@ def flat_width(space: gym.Space) -> int:
     return int(np.prod(space.shape or (1,)))
 
 
+def one_hot(indices: Tensor, n: int) -> Tensor:
+    """[B] to [B, n] bits; torch's own looks at the numbers first, which waits for the device and cannot be traced."""
+    return indices.unsqueeze(-1) == torch.arange(n, device=indices.device)
+
+
 def flat_floats(observation: Tensor, space: gym.Space) -> Tensor:
     """[B, width] floats: one-hot for integers, flattened otherwise."""
     dtype = torch.get_default_dtype()
     if isinstance(space, gym.spaces.Discrete):
-        return F.one_hot(observation.long(), int(space.n)).to(dtype)
+        return one_hot(observation, int(space.n)).to(dtype)
     if isinstance(space, gym.spaces.MultiDiscrete):
         parts = observation.long().flatten(1).unbind(1)
-        return torch.cat([F.one_hot(p, int(n)) for p, n in zip(parts, space.nvec.reshape(-1), strict=True)], 1).to(
-            dtype
-        )
+        return torch.cat([one_hot(p, int(n)) for p, n in zip(parts, space.nvec.reshape(-1), strict=True)], 1).to(dtype)
     return observation.flatten(1).to(dtype)
 
 

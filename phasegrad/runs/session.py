@@ -126,6 +126,8 @@ class Session:
             "episodes": progress.episodes,
         }
         tail = {"sps": steps / seconds, "seconds": self._seconds()}
+        if "auxiliary" in times:
+            tail["sps_policy_phase"] = steps / (seconds - times["auxiliary"])
         return head | row | tail | {f"time_{name}": taken / seconds for name, taken in times.items()}
 
     def _seconds(self) -> float:
