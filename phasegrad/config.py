@@ -108,6 +108,11 @@ class Config:
     hidden_sizes: tuple[int, ...] = setting((64, 64), "widths of the MLP's layers, such as 64,64", low=1)
     activation: str = setting("tanh", "between the MLP's layers", choices=("tanh", "relu"))
     impala_channels: tuple[int, ...] = setting((16, 32, 32), "channels of the IMPALA stacks", low=1)
+    impala_stem: int = setting(
+        0,
+        "channels of a 4x4 convolution of stride 2 before the IMPALA stacks, which makes them four times cheaper; 0 for none",
+        low=0,
+    )
     impala_pooling: str = setting(
         "flatten", "after the IMPALA stacks: flatten, or mean over the image (Impoola)", choices=("flatten", "mean")
     )

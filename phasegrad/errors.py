@@ -27,6 +27,10 @@ class RunError(PhasegradError):
     """A run directory or a checkpoint that cannot be used as asked."""
 
 
+class DamagedError(RunError):
+    """A file that is cut, altered or not what its name says; the one before it may do."""
+
+
 class NonFiniteError(PhasegradError):
     """NaN or infinity where a number is needed; says what and where."""
 

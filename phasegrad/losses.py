@@ -80,5 +80,5 @@ def auxiliary_loss(
 
 
 def explained_variance(values: Tensor, value_targets: Tensor) -> Tensor:
-    """1 - Var[V_targ - V] / Var[V_targ]: 1 is perfect, 0 is no better than a constant. NaN for constant targets."""
+    """1 - Var[V_targ - V] / Var[V_targ]: 1 is perfect, 0 is no better than a constant; NaN or -inf where the targets are constant."""
     return 1 - (value_targets - values).var(correction=0) / value_targets.var(correction=0)

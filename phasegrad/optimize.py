@@ -69,6 +69,7 @@ class Stepper:
         self.flat, self.optimizers = flat, dict(optimizers)
         self.max_grad_norm, self.microbatch, self.replay = max_grad_norm, microbatch, replay
         self.recorded: dict[str, list[Tensor]] = {}  # 0-d tensors on the device, one a gradient step
+        self.count = 0  # gradient steps taken
         self._replays: dict[Any, tuple[Replay, list[str]]] = {}
         self._scalars: dict[tuple[str, float], Tensor] = {}
 
@@ -81,11 +82,12 @@ class Stepper:
             optimizer = self.optimizers[group]
             own = gradients[optimizer.where]
             norm = own.norm()
-            scale = (norm / self.max_grad_norm).clamp(min=1.0) if self.max_grad_norm > 0 else None
+            scale = (norm / self.max_grad_norm).clamp(min=1.0).float() if self.max_grad_norm > 0 else None
             optimizer.step(own, learning_rate, scale)
             self.recorded.setdefault(f"{group}_grad_norm", []).append(norm)
         for key, metric in metrics.items():
             self.recorded.setdefault(key, []).append(metric)
+        self.count += 1
 
     def _backward(
         self, _: str, loss: Loss, batch: Minibatch, scalars: Mapping[str, float]
@@ -139,9 +141,9 @@ class Stepper:
             self._scalars[key, value] = torch.tensor(value, dtype=self.flat.data.dtype, device=self.flat.data.device)
         return self._scalars[key, value]
 
-    def latest(self, name: str, count: int) -> float:
-        """The mean of a metric over the last `count` gradient steps; waits for the device."""
-        return float(torch.stack(self.recorded[name][-count:]).mean())
+    def mean_since(self, name: str, count: int) -> float:
+        """The mean of a metric over the gradient steps since `self.count` was `count`; waits for the device."""
+        return float(torch.stack(self.recorded[name][count - self.count :]).mean())
 
     def take_metrics(self) -> dict[str, float]:
         """Means over the gradient steps since the last call, read from the device in one transfer."""

@@ -136,7 +136,9 @@ def resolve_config(config_class: type[Config], fields: Mapping[str, Any]) -> Any
     if name == "auto":
         name = preset_for(explicit.get("env", ""), explicit.get("env_options"))
     known = documented_fields(config_class)
-    preset = {key: value for key, value in preset_fields(name, algorithm_name(config_class)).items() if key in known}
+    preset = preset_fields(name, algorithm_name(config_class))
+    if name in PRESETS:  # its common part serves algorithms that lack some of the fields
+        preset = {key: value for key, value in preset.items() if key in known}
     values = {**coerce_fields(config_class, preset), **explicit, "preset": name}
     draft = config_class(**values)
     if "num_minibatches" not in explicit and "num_minibatches" in known:

@@ -166,10 +166,10 @@ class Collector:
                     )
                 episodes += step.episodes
             self.observation, self.mask = step.observation, step.action_mask
+        self._finals, self._valued = finals, False
         self._require_finite(segment, first_step)
         with self.clock.section("inference"):
             segment.log_probs.copy_(family.log_prob(segment.policy_params, segment.actions))
-            self._finals, self._valued = finals, False
             self.revalue(segment)
         return episodes
 
@@ -199,30 +199,39 @@ class Collector:
         return in_chunks(self.model.policy, (segment.observations, segment.masks), 2, self.device)
 
     def _require_finite(self, segment: Segment, first_step: int) -> None:
-        bad = [("reward", segment.raw_rewards)]
-        bad += [
-            (f"observation {name}".strip(), leaf)
-            for name, leaf in named_leaves(segment.observations)
-            if leaf.is_floating_point()
-        ]
-        for what, values in bad:
-            if not torch.isfinite(values).all():
-                t, n, *_ = (~torch.isfinite(values)).nonzero()[0].tolist()
-                step = first_step + t * segment.num_envs + n
+        """Stop at the first NaN or infinity, before anything is learnt from it, and say where it came from."""
+
+        def place(bad: Tensor) -> tuple[int, int]:
+            t, n, *_ = bad.nonzero()[0].tolist()
+            return n, first_step + t * segment.num_envs + n
+
+        floats = [("reward", segment.raw_rewards)]
+        floats += [(f"observation {name}".strip(), leaf) for name, leaf in named_leaves(segment.observations)]
+        for what, values in floats:
+            if values.is_floating_point() and not torch.isfinite(values).all():
+                n, step = place(~torch.isfinite(values))
                 raise NonFiniteError(
                     f"The {what} of environment {n} is NaN or infinite at step {step}: check the environment."
                 )
+        last = (segment.num_steps, np.arange(segment.num_envs), self.observation)
+        for t, envs, final in [*self._finals, last]:  # these are not acted on here, but their value counts
+            for name, leaf in named_leaves(final):
+                bad = ~np.isfinite(leaf.reshape(len(leaf), -1)).all(1)
+                if bad.any():
+                    n = int(envs[bad][0])
+                    raise NonFiniteError(
+                        f"The {f'observation {name}'.strip()} of environment {n} is NaN or infinite after step "
+                        f"{first_step + t * segment.num_envs + n}: check the environment."
+                    )
         if not torch.isfinite(segment.policy_params).all():
-            t, n, *_ = (~torch.isfinite(segment.policy_params)).nonzero()[0].tolist()
+            n, step = place(~torch.isfinite(segment.policy_params))
             raise NonFiniteError(
-                f"The policy's output is NaN or infinite for environment {n} at step {first_step + t * segment.num_envs + n}: "
-                "training has diverged; lower learning_rate or set normalize_observation."
+                f"The policy's output is NaN or infinite for environment {n} at step {step}: training has diverged; "
+                "lower learning_rate or set normalize_observation."
             )
         if segment.masks is not None and not segment.masks.any(-1).all():
-            t, n = (~segment.masks.any(-1)).nonzero()[0].tolist()
-            raise EnvError(
-                f"The action mask of environment {n} allows no action at rollout step {t}: it must allow at least one."
-            )
+            n, step = place(~segment.masks.any(-1))
+            raise EnvError(f"The action mask of environment {n} allows no action at step {step}: one must be allowed.")
 
 
 def _store(room: np.ndarray, t: int, leaf: np.ndarray) -> None:

@@ -22,9 +22,7 @@ def random_rollout(seed: int, steps: int, envs: int, rate: float) -> tuple[torch
     return rewards, values, next_values, terminated, truncated
 
 
-def explicit_advantage(
-    rollout: tuple[torch.Tensor, ...], t: int, n: int, gamma: float, lam: float
-) -> float:
+def explicit_advantage(rollout: tuple[torch.Tensor, ...], t: int, n: int, gamma: float, lam: float) -> float:
     """sum_l (gamma lambda)^l delta_{t+l}, up to and including the step that ends the episode."""
     rewards, values, next_values, terminated, truncated = (x[:, n].tolist() for x in rollout)
     total, weight = 0.0, 1.0
@@ -110,6 +108,8 @@ def test_normalized_advantages_have_zero_mean_and_unit_deviation() -> None:
     result = normalized(advantages)
     assert result.mean().item() == pytest.approx(0, abs=1e-12)
     assert result.std(correction=0).item() == pytest.approx(1, abs=1e-7)
-    torch.testing.assert_close(result, (advantages - advantages.mean()) / advantages.std(correction=0), rtol=1e-7, atol=1e-7)
+    torch.testing.assert_close(
+        result, (advantages - advantages.mean()) / advantages.std(correction=0), rtol=1e-7, atol=1e-7
+    )
     assert normalized(torch.tensor([5.0])).tolist() == [0.0]
     assert normalized(torch.full((3,), 2.0)).tolist() == [0.0, 0.0, 0.0]

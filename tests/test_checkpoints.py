@@ -21,7 +21,14 @@ from phasegrad.errors import EnvError, PhasegradError, RunError
 from phasegrad.runs.metrics import read_metrics
 from phasegrad.runs.spaces import space_from_json, space_to_json
 
-SMALL: dict[str, Any] = {"preset": "none", "num_envs": 4, "num_steps": 16, "epochs": 2, "num_minibatches": 4, "hidden_sizes": (16,)}
+SMALL: dict[str, Any] = {
+    "preset": "none",
+    "num_envs": 4,
+    "num_steps": 16,
+    "epochs": 2,
+    "num_minibatches": 4,
+    "hidden_sizes": (16,),
+}
 NORMALISED: dict[str, Any] = {"normalize_observation": True, "normalize_reward": True}
 
 
@@ -184,7 +191,8 @@ def test_another_format_is_refused(saved: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "key", ["algorithm", "config", "progress", "scalars", "observation_space", "action_space", "has_action_mask", "sha256"]
+    "key",
+    ["algorithm", "config", "progress", "scalars", "observation_space", "action_space", "has_action_mask", "sha256"],
 )
 def test_a_state_without_one_of_its_parts_is_refused(saved: Path, key: str) -> None:
     state = json.loads((saved / "state.json").read_text())
@@ -264,7 +272,9 @@ def test_a_killed_run_resumes_to_the_bits_of_one_never_stopped(env: str, killed_
     with open(killed / "metrics.jsonl", "ab") as file:
         file.write(b'{"step": 99, "ret')
     resumed = pg.load(killed)
-    assert resumed.progress.step == max(s for s in (256, 512, 768) if s < killed_at), "a checkpoint comes after the callback"
+    assert resumed.progress.step == max(s for s in (256, 512, 768) if s < killed_at), (
+        "a checkpoint comes after the callback"
+    )
     resumed.learn()
     same_tensors(agent, resumed)
     same_progress(agent, resumed)
@@ -312,6 +322,8 @@ def test_nothing_is_pickled() -> None:
     package = Path(pg.__file__).parent
     files = list(package.rglob("*.py"))
     assert len(files) > 20
-    pattern = re.compile(r"\bimport (cloud)?pickle|\bfrom (cloud)?pickle|(?<!safetensors\.)torch\.(load|save)\(|\bjoblib\b|\bmarshal\b|allow_pickle=True")
+    pattern = re.compile(
+        r"\bimport (cloud)?pickle|\bfrom (cloud)?pickle|(?<!safetensors\.)torch\.(load|save)\(|\bjoblib\b|\bmarshal\b|allow_pickle=True"
+    )
     found = [f"{path.name}: {match.group()}" for path in files if (match := pattern.search(path.read_text()))]
     assert not found

@@ -32,7 +32,13 @@ def refusal(**values: Any) -> str:
 
 @pytest.mark.parametrize(
     ("wrong", "meant"),
-    [("learning_rat", "learning_rate"), ("num_env", "num_envs"), ("clip-range", "clip_range"), ("Gamma", "gamma"), ("minibatches", "num_minibatches")],
+    [
+        ("learning_rat", "learning_rate"),
+        ("num_env", "num_envs"),
+        ("clip-range", "clip_range"),
+        ("Gamma", "gamma"),
+        ("minibatches", "num_minibatches"),
+    ],
 )
 def test_an_unknown_field_is_refused_with_the_nearest_name(wrong: str, meant: str) -> None:
     message = refusal(**{wrong: 1})
@@ -103,7 +109,15 @@ def test_what_is_no_finite_number_is_refused(text: Any) -> None:
 
 @pytest.mark.parametrize(
     ("text", "sizes"),
-    [("64,64", (64, 64)), ("32", (32,)), (32, (32,)), ([8, 16], (8, 16)), ("8, 16,", (8, 16)), ((5,), (5,)), ("1e2,2", (100, 2))],
+    [
+        ("64,64", (64, 64)),
+        ("32", (32,)),
+        (32, (32,)),
+        ([8, 16], (8, 16)),
+        ("8, 16,", (8, 16)),
+        ((5,), (5,)),
+        ("1e2,2", (100, 2)),
+    ],
 )
 def test_tuples(text: Any, sizes: tuple[int, ...]) -> None:
     assert made(hidden_sizes=text).hidden_sizes == sizes
@@ -126,7 +140,9 @@ def test_bools() -> None:
 def test_contradictions_are_refused() -> None:
     message = refusal(num_envs=2, num_steps=4, num_minibatches=9)
     assert message == "num_minibatches 9 is more than the 8 samples (num_envs x num_steps) of a rollout: lower it."
-    assert "2 environments (whole_segments)" in refusal(num_envs=2, num_steps=64, num_minibatches=3, whole_segments=True)
+    assert "2 environments (whole_segments)" in refusal(
+        num_envs=2, num_steps=64, num_minibatches=3, whole_segments=True
+    )
     assert made(num_envs=2, num_steps=4, num_minibatches=8).batch_size == 8
     assert "critic_learning_rate" in refusal(arch="shared", critic_learning_rate=1e-3)
     assert "kl_target belongs to objective kl" in refusal(kl_target=0.01)

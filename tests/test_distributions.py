@@ -220,7 +220,9 @@ def test_masked_logits_get_no_gradient(name: str) -> None:
     raw = normal(40, family.parameter_size, seed=22).requires_grad_()
     params = family.masked(raw, mask)
     old = family.masked(normal(40, family.parameter_size, seed=23), mask)
-    total = family.log_prob(params, draw(family, params.detach()).long()) + family.entropy(params) + family.kl(old, params)
+    total = (
+        family.log_prob(params, draw(family, params.detach()).long()) + family.entropy(params) + family.kl(old, params)
+    )
     (gradient,) = torch.autograd.grad(total.sum(), raw)
     assert torch.isfinite(gradient).all()
     assert (gradient[~mask] == 0).all()

@@ -13,7 +13,9 @@ import phasegrad as pg
 pytestmark = pytest.mark.learning
 
 
-@pytest.mark.parametrize(("name", "arch"), [*((name, "dual") for name in FACTORIES), ("discrete", "shared"), ("box", "shared")])
+@pytest.mark.parametrize(
+    ("name", "arch"), [*((name, "dual") for name in FACTORIES), ("discrete", "shared"), ("box", "shared")]
+)
 def test_identity_is_learnt(name: str, arch: str) -> None:
     agent = pg.PPO(
         FACTORIES[name], seed=1, arch=arch, num_envs=8, num_steps=32, epochs=4, num_minibatches=4, gamma=0.5,

@@ -59,7 +59,9 @@ class Case:
             shifted = params - params.max(-1, keepdim=True).values
             return shifted[range(SAMPLES), self.actions] - shifted.exp().sum(-1).log()
         mean, log_std = params[:, :2], params[:, 2:]
-        return (-((self.actions - mean) ** 2) / (2 * (2 * log_std).exp()) - log_std - 0.5 * math.log(2 * math.pi)).sum(-1)
+        return (-((self.actions - mean) ** 2) / (2 * (2 * log_std).exp()) - log_std - 0.5 * math.log(2 * math.pi)).sum(
+            -1
+        )
 
     def score(self) -> Tensor:
         """d log pi(a) / d (logits or mean), [B, K]."""
@@ -122,7 +124,9 @@ def test_clip_stops_exactly_the_samples_that_went_too_far() -> None:
     ratios = torch.tensor([0.5, 0.79, 0.81, 1.0, 1.19, 1.21, 2.0], dtype=torch.float64)
     for sign, stopped in ((1.0, [False] * 5 + [True] * 2), (-1.0, [True] * 2 + [False] * 5)):
         log_prob = ratios.log().requires_grad_()
-        result = policy_objective("clip", log_prob, torch.zeros(7, dtype=torch.float64), torch.full((7,), sign, dtype=torch.float64))
+        result = policy_objective(
+            "clip", log_prob, torch.zeros(7, dtype=torch.float64), torch.full((7,), sign, dtype=torch.float64)
+        )
         (gradient,) = torch.autograd.grad(result.sum(), log_prob)
         assert (gradient == 0).tolist() == stopped
         moving = ~torch.tensor(stopped)
@@ -149,7 +153,17 @@ def test_unknown_objective_and_missing_kl_are_refused() -> None:
 
 @pytest.mark.parametrize(
     ("kl", "factor"),
-    [(0.0, 0.5), (0.0199, 0.5), (0.02, 1.0), (0.0201, 1.0), (0.03, 1.0), (0.0449, 1.0), (0.045, 1.0), (0.0451, 2.0), (1.0, 2.0)],
+    [
+        (0.0, 0.5),
+        (0.0199, 0.5),
+        (0.02, 1.0),
+        (0.0201, 1.0),
+        (0.03, 1.0),
+        (0.0449, 1.0),
+        (0.045, 1.0),
+        (0.0451, 2.0),
+        (1.0, 2.0),
+    ],
 )
 def test_adaptive_kl_rule(kl: float, factor: float) -> None:
     """d < d_targ / 1.5 halves, d > 1.5 d_targ doubles, both strictly: with d_targ = 0.03 the edges are 0.02 and 0.045."""
@@ -164,7 +178,9 @@ def test_value_loss_is_half_the_mean_square() -> None:
     assert loss.item() == pytest.approx((1 + 4 + 0.25) / 6)
     (gradient,) = torch.autograd.grad(loss, values)
     torch.testing.assert_close(gradient, (values - targets).detach() / 3)
-    assert value_loss(values, targets, torch.zeros(3), None).item() == loss.item(), "old values without a range change nothing"
+    assert value_loss(values, targets, torch.zeros(3), None).item() == loss.item(), (
+        "old values without a range change nothing"
+    )
 
 
 def test_value_loss_with_clipping_takes_the_larger_error() -> None:

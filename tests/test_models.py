@@ -49,7 +49,9 @@ def config(**fields: Any) -> PPOConfig:
     return made
 
 
-def model_of(observation: gym.Space = VECTOR, action: gym.Space = ACTIONS["discrete"], auxiliary: bool = False, **fields: Any) -> ActorCritic:
+def model_of(
+    observation: gym.Space = VECTOR, action: gym.Space = ACTIONS["discrete"], auxiliary: bool = False, **fields: Any
+) -> ActorCritic:
     return build_model(observation, action, config(**fields), auxiliary)
 
 
@@ -186,11 +188,18 @@ def reached(model: ActorCritic, loss: Tensor) -> set[str]:
             {"value_encoder", "value_head"},
             {"policy_encoder", "auxiliary_head"},
         ),
-        ("shared", {"policy_encoder", "policy_head"}, {"policy_encoder", "value_head"}, {"policy_encoder", "value_head"}),
+        (
+            "shared",
+            {"policy_encoder", "policy_head"},
+            {"policy_encoder", "value_head"},
+            {"policy_encoder", "value_head"},
+        ),
         ("detach", {"policy_encoder", "policy_head"}, {"value_head"}, {"policy_encoder", "value_head"}),
     ],
 )
-def test_each_loss_reaches_exactly_its_parameters(arch: str, policy: set[str], value: set[str], auxiliary: set[str]) -> None:
+def test_each_loss_reaches_exactly_its_parameters(
+    arch: str, policy: set[str], value: set[str], auxiliary: set[str]
+) -> None:
     model = model_of(arch=arch, auxiliary=True)
     batch = batch_of(VECTOR)
     assert reached(model, model.policy_and_value(batch)[0].square().sum()) == policy
@@ -246,7 +255,9 @@ def test_fixed_std_is_a_share_of_the_action_range() -> None:
 
 
 def test_mean_tanh_bounds_the_mean_and_nothing_else() -> None:
-    plain, bounded = (model_of(action=ACTIONS["box"], mean_tanh=flag, policy_gain=50.0, initial_std=0.3) for flag in (False, True))
+    plain, bounded = (
+        model_of(action=ACTIONS["box"], mean_tanh=flag, policy_gain=50.0, initial_std=0.3) for flag in (False, True)
+    )
     batch = batch_of(VECTOR)
     raw, squashed = plain.policy(batch), bounded.policy(batch)
     assert raw[:, :2].abs().max() > 1
@@ -344,7 +355,9 @@ def test_adam_is_that_of_torch(eps: float) -> None:
     flat = FlatParameters(model.parameter_groups())
     optimizers = {group: Adam(flat, where, eps) for group, where in flat.slices.items()}
     rates = {"policy": 1e-2, "value": 3e-3}
-    theirs = torch.optim.Adam([{"params": p, "lr": rates[name]} for name, p in twin.parameter_groups().items()], eps=eps)
+    theirs = torch.optim.Adam(
+        [{"params": p, "lr": rates[name]} for name, p in twin.parameter_groups().items()], eps=eps
+    )
     for step in range(60):
         batch = batch_of(VECTOR, 8, seed=step)
         flat.grad.zero_()
@@ -377,18 +390,19 @@ class Rows:
 
 
 class Regression:
-    """Two linear maps as parameter groups, in float64, and a loss on both."""
+    """Two linear maps as parameter groups, and a loss on both; in float64 where nothing speaks against it."""
 
-    def __init__(self, max_grad_norm: float = 0.0, microbatch: int = 1 << 30) -> None:
+    def __init__(
+        self, max_grad_norm: float = 0.0, microbatch: int = 1 << 30, dtype: torch.dtype = torch.float64
+    ) -> None:
         torch.manual_seed(0)
-        self.first, self.second = nn.Linear(3, 1).double(), nn.Linear(3, 1).double()
+        self.first, self.second = nn.Linear(3, 1, dtype=dtype), nn.Linear(3, 1, dtype=dtype)
         self.flat = FlatParameters({"policy": list(self.first.parameters()), "value": list(self.second.parameters())})
         self.optimizers = {name: Adam(self.flat, where) for name, where in self.flat.slices.items()}
         self.stepper = Stepper(self.flat, self.optimizers, max_grad_norm, microbatch, replay=False)
         generator = torch.Generator().manual_seed(1)
-        self.batch = Rows(
-            torch.randn(37, 3, generator=generator, dtype=torch.float64), torch.randn(37, generator=generator, dtype=torch.float64)
-        )
+        inputs, targets = (torch.randn(shape, generator=generator, dtype=dtype) for shape in ((37, 3), (37,)))
+        self.batch = Rows(inputs, targets)
 
     def loss(self, batch: Rows, scalars: Any) -> tuple[Tensor, dict[str, Tensor]]:
         errors = (self.first(batch.inputs).squeeze(-1) - scalars["scale"] * batch.targets).square().mean()
@@ -406,7 +420,9 @@ class Regression:
         value, _ = self.loss(self.batch, {"scale": 5.0})
         modules = {"policy": self.first, "value": self.second}
         return {
-            name: torch.cat([g.flatten() for g in torch.autograd.grad(value, list(module.parameters()), retain_graph=True)])
+            name: torch.cat(
+                [g.flatten() for g in torch.autograd.grad(value, list(module.parameters()), retain_graph=True)]
+            )
             for name, module in modules.items()
         }
 
@@ -425,11 +441,11 @@ def test_microbatches_give_the_gradient_and_metrics_of_one_pass(microbatch: int)
 
 
 def test_each_group_is_clipped_by_its_own_norm() -> None:
-    problem = Regression(max_grad_norm=0.5)
+    problem = Regression(max_grad_norm=0.5, dtype=torch.float32)  # torch's kernel scales float32 gradients only
     free, clipped = problem.expected(), problem.step()
     assert free["policy"].norm() > 0.5 > free["value"].norm() > 0
-    torch.testing.assert_close(clipped["policy"], 0.5 * free["policy"] / free["policy"].norm(), rtol=1e-5, atol=1e-9)
-    torch.testing.assert_close(clipped["value"], free["value"], rtol=1e-9, atol=1e-12)  # a short gradient stays as it is
+    torch.testing.assert_close(clipped["policy"], 0.5 * free["policy"] / free["policy"].norm(), rtol=1e-5, atol=1e-7)
+    torch.testing.assert_close(clipped["value"], free["value"], rtol=1e-5, atol=1e-9)  # a short gradient stays as it is
     norms = problem.stepper.take_metrics()
     assert norms["policy_grad_norm"] == pytest.approx(free["policy"].norm().item()), "the norm before clipping"
 
@@ -439,4 +455,4 @@ def test_gradients_do_not_add_up_over_steps() -> None:
     first, second = problem.step(), problem.step()
     for name in first:
         torch.testing.assert_close(first[name], second[name], rtol=1e-9, atol=1e-12)
-    assert problem.stepper.latest("error", 1) == pytest.approx(problem.stepper.latest("error", 2))
+    assert problem.stepper.mean_since("error", 1) == pytest.approx(problem.stepper.mean_since("error", 0))

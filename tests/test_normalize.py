@@ -153,7 +153,14 @@ def test_a_new_leg_forgets_the_returns_under_way_but_not_the_moments() -> None:
 
 def test_evaluating_and_predicting_leave_every_tensor_alone() -> None:
     agent = pg.PPO(
-        "Pendulum-v1", seed=3, preset="none", num_envs=4, num_steps=32, epochs=1, normalize_observation=True, normalize_reward=True
+        "Pendulum-v1",
+        seed=3,
+        preset="none",
+        num_envs=4,
+        num_steps=32,
+        epochs=1,
+        normalize_observation=True,
+        normalize_reward=True,
     )
     agent.learn(256)
     before = {name: tensor.clone() for name, tensor in agent.tensors().items()}

@@ -92,6 +92,21 @@ def test_replayed_gradients_are_those_of_autograd(env: Any, fields: dict[str, An
     assert same(replayed, plain)
 
 
+def test_random_numbers_depend_on_seed_iteration_and_purpose() -> None:
+    agent = pg.PPO("CartPole-v1", **SMALL)
+
+    def first() -> list[float]:
+        return [torch.rand(1, generator=agent.generator(purpose)).item() for purpose in ("noise", "minibatches")]
+
+    seen = first()
+    assert first() == seen
+    agent.progress.iteration = 1
+    seen += first()
+    agent.config.seed = 4
+    seen += first()
+    assert len(set(seen)) == 6
+
+
 # Totals
 
 
@@ -187,7 +202,9 @@ def test_each_option_changes_what_is_learnt(fields: dict[str, Any], plain: dict[
     ],
     ids=str,
 )
-def test_each_option_of_continuous_control_changes_what_is_learnt(fields: dict[str, Any], plain: dict[str, Algorithm]) -> None:
+def test_each_option_of_continuous_control_changes_what_is_learnt(
+    fields: dict[str, Any], plain: dict[str, Algorithm]
+) -> None:
     """Against the plain run, and against the same run with this option at its default."""
     steps = 4 * fields.get("num_steps", 96)
     agent = trained("Pendulum-v1", steps, **fields)
@@ -253,7 +270,19 @@ def test_a_learning_rate_of_zero_moves_nothing() -> None:
 
 def test_metrics_of_an_iteration() -> None:
     row = rows_of()[-1]
-    for name in ("step", "return_mean", "episodes", "policy_loss", "value_loss", "kl", "entropy", "clip_fraction", "explained_variance", "learning_rate", "sps"):
+    for name in (
+        "step",
+        "return_mean",
+        "episodes",
+        "policy_loss",
+        "value_loss",
+        "kl",
+        "entropy",
+        "clip_fraction",
+        "explained_variance",
+        "learning_rate",
+        "sps",
+    ):
         assert isinstance(row[name], int | float), name
     assert 0 <= row["clip_fraction"] <= 1
     assert 0 < row["entropy"] <= np.log(2)
@@ -337,7 +366,9 @@ def test_advantages_are_recomputed_only_where_asked_for() -> None:
     """The targets of a sample stay the same over the epochs, unless they are estimated anew with the newer values."""
     for asked in (False, True):
         batches = batches_of(steps=128, epochs=2, recompute_advantages=asked, normalize_advantage="none")
-        first, second = (torch.cat([b.value_targets for b in part]).sort().values for part in (batches[:4], batches[4:]))
+        first, second = (
+            torch.cat([b.value_targets for b in part]).sort().values for part in (batches[:4], batches[4:])
+        )
         assert torch.equal(first, second) != asked
 
 

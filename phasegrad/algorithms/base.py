@@ -28,6 +28,7 @@ from phasegrad.devices import pick_device
 from phasegrad.errors import ConfigError, EnvError
 from phasegrad.losses import explained_variance
 from phasegrad.models import ActorCritic, FlatParameters, build_model
+from phasegrad.models.encoders import is_image
 from phasegrad.normalize import RewardNormalizer
 from phasegrad.optimize import Adam, Stepper
 from phasegrad.presets import resolve_config
@@ -64,30 +65,37 @@ class Algorithm(ABC):
         `run_dir` is where checkpoints and metrics go (nothing is written without it); `fields` are the settings of
         the algorithm's config, over those of the preset.
         """
+        self._env: envs.VectorEnv | None = None
         self.source, fields = _source_fields(env, fields)
         self.config = resolve_config(self.config_class, fields)
         self.run_dir = None if run_dir is None else Path(run_dir)
-        self._setup(*self._first_environments())
+        env = self._env = self._make_env(0)
+        self.config.num_envs = env.num_envs
+        self._setup(env.observation_space, env.action_space, env.original_action_space, env.has_action_mask)
 
     @classmethod
-    def restore(cls, config: Config, observation_space: gym.Space, action_space: gym.Space, has_mask: bool) -> Self:
+    def restore(
+        cls,
+        config: Config,
+        observation_space: gym.Space,
+        action_space: gym.Space,
+        original_action_space: gym.Space,
+        has_mask: bool,
+    ) -> Self:
         """An agent with fresh weights and no environments, for `phasegrad.load` to fill."""
         agent = cls.__new__(cls)
-        agent.source, agent.config, agent.run_dir, agent.collector = config.env, config, None, None
-        agent._setup(observation_space, action_space, has_mask)
+        agent.source, agent.config, agent.run_dir, agent._env = config.env, config, None, None
+        agent._setup(observation_space, action_space, original_action_space, has_mask)
         return agent
 
-    def _first_environments(self) -> tuple[gym.Space, gym.Space, bool]:
-        env = self._make_env(0)
-        self.config.num_envs = env.num_envs
-        self._env: envs.VectorEnv | None = env
-        return env.observation_space, env.action_space, env.has_action_mask
-
-    def _setup(self, observation_space: gym.Space, action_space: gym.Space, has_mask: bool) -> None:
+    def _setup(
+        self, observation_space: gym.Space, action_space: gym.Space, original_action_space: gym.Space, has_mask: bool
+    ) -> None:
         config = self.config
+        self.original_action_space = original_action_space
         self.observation_space, self.action_space, self.has_action_mask = observation_space, action_space, has_mask
         if config.arch == "auto":
-            images = any(len(space.shape or ()) == 3 for space in _parts(observation_space))
+            images = any(is_image(space) for space in _parts(observation_space))
             config.arch = "shared" if images else "dual"
         config.validate()  # again, now that the architecture is decided
         self.device = pick_device(config.device)
@@ -110,8 +118,6 @@ class Algorithm(ABC):
         self.scalars: dict[str, float] = {}  # what an algorithm carries from one iteration to the next
         self._storage: Storage | None = None
         self.collector: Collector | None = None
-        if not hasattr(self, "_env"):
-            self._env = None
         self.optimizers: dict[str, Adam] = self.build_optimizers()
 
     # What an algorithm adds
@@ -151,6 +157,8 @@ class Algorithm(ABC):
         """Fresh environments for the current leg, bound to the policy."""
         if self._env is None:
             self._env = self._make_env(self.progress.leg)
+        elif self.progress.leg:  # a user's VectorEnv, which outlives the legs
+            self._env.reseed(envs.env_seeds(self.config.seed, self.progress.leg, self.config.num_envs))
         self.reward_normalizer.start_leg()
         self.collector = Collector(self._env, self.model, self.adapter, self.device, self.clock)
 
@@ -266,7 +274,8 @@ class Algorithm(ABC):
         else:
             noise = self.family.draw_noise((size,), torch.default_generator).to(self.device)
             actions = self.family.sample(params, noise)
-        result = self.adapter(actions.cpu().numpy())
+        own = envs.ActionAdapter(self.original_action_space)
+        result = own.to_environment(self.adapter(actions.cpu().numpy()), size)
         return (result[0] if single else result), state
 
     @torch.no_grad()
@@ -324,7 +333,16 @@ class Algorithm(ABC):
             named |= {f"optimizer.{name}.{key}": tensor for key, tensor in optimizer.state().items()}
         return named | {"reward_normalizer.moments": self.reward_normalizer.moments}
 
+    def require_source(self) -> None:
+        """Refuse to make environments from a saved agent's mere note that its environment was given in Python."""
+        if isinstance(self.source, str) and self.source.startswith("custom:"):
+            raise EnvError(
+                f"This agent was trained on an environment given in Python ({self.source}): "
+                "load it with phasegrad.load(path, env=...)."
+            )
+
     def _make_env(self, leg: int) -> envs.VectorEnv:
+        self.require_source()
         config = self.config
         return envs.make(
             self.source,

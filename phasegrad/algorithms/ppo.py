@@ -70,17 +70,17 @@ class PPO(Algorithm):
                     self.estimate_advantages(rollout)
                 if config.normalize_advantage == "batch":
                     rollout.advantages.copy_(normalized(rollout.advantages))
+                steps_before = self.stepper.count
                 for batch in epoch_of_minibatches(rollout, config, shuffle, self.device):
                     if config.measure_interference and "interference_cosine" not in metrics:
                         metrics |= interference(self.model, batch, config, scalars)
                     self.stepper.step("ppo", self.loss, batch, scalars, rates)
-                moved = self.stepper.latest("kl", config.num_minibatches) if config.kl_stop else 0.0
-                if moved > config.kl_stop > 0:
+                if config.kl_stop and self.stepper.mean_since("kl", steps_before) > config.kl_stop:
                     break
             if config.kl_target:
                 self.scalars["kl_beta"] = adapted_kl_beta(scalars["kl_beta"], self.mean_kl(rollout), config.kl_target)
             self.model.normalizer.update(rollout.observations)  # last, so that this iteration saw one scaling
-            kl = self.stepper.latest("kl", config.num_minibatches)  # of the last epoch: how far the update went
+            kl = self.stepper.mean_since("kl", steps_before)  # of the last epoch: how far the update went
             metrics |= self.stepper.take_metrics() | {"kl": kl, "epochs": epoch + 1}
         return metrics | scalars | {"learning_rate": rates["policy"]}
 

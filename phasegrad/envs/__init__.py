@@ -15,10 +15,11 @@ from phasegrad.envs.checker import CheckReport, check
 from phasegrad.envs.contract import Episode, Observation, Step, VectorEnv
 from phasegrad.envs.families import EnvSpec, list_envs, resolve
 from phasegrad.envs.seeding import env_seeds
-from phasegrad.envs.spaces import flatten, flatten_observation
+from phasegrad.envs.spaces import ActionAdapter, flatten, flatten_observation
 from phasegrad.errors import ConfigError, EnvError
 
 __all__ = [
+    "ActionAdapter",
     "CheckReport",
     "EnvSpec",
     "Episode",

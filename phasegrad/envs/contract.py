@@ -7,6 +7,7 @@ environments that ended, the true final observation. Nothing here knows about ag
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import gymnasium as gym
@@ -45,12 +46,17 @@ class VectorEnv(ABC):
     num_envs: int
     observation_space: gym.Space  # Box, Discrete, MultiDiscrete, MultiBinary, or a Dict of those without nesting
     action_space: gym.Space  # Discrete, MultiDiscrete, MultiBinary or Box
+    original_action_space: gym.Space  # as the environment has it: Discrete may start elsewhere than at 0
     has_action_mask: bool = False
     backend: str  # "envpool" or "gymnasium"
 
     @abstractmethod
     def reset(self) -> tuple[Observation, np.ndarray | None]:
         """Start every environment on its seed; the first observations [N, ...] and their action mask or None."""
+
+    def reseed(self, seeds: Sequence[int]) -> None:
+        """The seeds of the next `reset`."""
+        self._seeds = list(seeds)
 
     @abstractmethod
     def step(self, actions: np.ndarray) -> Step:

@@ -61,6 +61,7 @@ class EnvpoolVectorEnv(VectorEnv):
         self._actions.dtype = np.dtype(self._pool._spec._action_spec[-1][0])
         self.observation_space = self._adapter.space
         self.action_space = self._actions.space
+        self.original_action_space = self._actions.original
         self.has_action_mask = self._adapter.mask_leaf is not None
         if self._adapter.mask_leaf is not None:
             self._actions.check_mask_space(self._adapter.mask_leaf)

@@ -45,6 +45,7 @@ class GymnasiumVectorEnv(VectorEnv):
                 raise EnvError(f"Environment {index} has other spaces than environment 0; all must be alike.")
         self.observation_space = self._adapter.space
         self.action_space = self._actions.space
+        self.original_action_space = self._actions.original
         if self._adapter.mask_leaf is not None:
             self._actions.check_mask_space(self._adapter.mask_leaf)
         self._leaves = [*self._adapter.leaves, *([self._adapter.mask_leaf] if self._adapter.mask_leaf else [])]

@@ -88,6 +88,7 @@ class AdaptedVectorEnv(VectorEnv):
         self._actions = ActionAdapter(source.single_action_space)
         self.observation_space = self._adapter.space
         self.action_space = self._actions.space
+        self.original_action_space = self._actions.original
         if self._adapter.mask_leaf is not None:
             self._actions.check_mask_space(self._adapter.mask_leaf)
         self._returns = np.zeros(self.num_envs)

@@ -96,6 +96,7 @@ class ActorCritic(nn.Module):
                 activation=config.activation,
                 impala_channels=config.impala_channels,
                 impala_pooling=config.impala_pooling,
+                impala_stem=config.impala_stem,
             )
 
         self.policy_encoder = encoder()

@@ -107,16 +107,22 @@ class ResidualBlock(nn.Module):
 class ImpalaCNN(ImageEncoder):
     """Espeholt et al. (2018): stacks of (conv, max-pool, two residual blocks), then a dense layer.
 
-    Initialised as in the published PPG code. `pooling="mean"` replaces the flattening by a global average (Impoola).
+    Initialised as in the published PPG code. `pooling="mean"` replaces the flattening by a global average (Impoola);
+    `stem` halves the image first by one strided convolution of that many channels.
     """
 
     head_initialisation = "fixed_norm"
 
-    def __init__(self, space: gym.spaces.Box, channels: Sequence[int], pooling: str, dense: int = 256) -> None:
+    def __init__(
+        self, space: gym.spaces.Box, channels: Sequence[int], pooling: str, stem: int = 0, dense: int = 256
+    ) -> None:
         super().__init__(space)
         block_norm = math.sqrt(1 / math.sqrt(len(channels)) / math.sqrt(2))
         inputs = self.image_shape[0]
         layers: list[nn.Module] = []
+        if stem:
+            layers += [fixed_norm_(nn.Conv2d(inputs, stem, 4, stride=2, padding=1), 1.0), nn.ReLU()]
+            inputs = stem
         for width in channels:
             layers += [
                 fixed_norm_(nn.Conv2d(inputs, width, 3, padding=1), 1.0),
@@ -234,6 +240,7 @@ def build_encoder(
     activation: str,
     impala_channels: Sequence[int],
     impala_pooling: str,
+    impala_stem: int = 0,
 ) -> nn.Module:
     """The encoder for an observation space: by name, chosen by the space ("auto"), or the user's own."""
     if not isinstance(encoder, str):
@@ -256,7 +263,7 @@ def build_encoder(
                 f"encoder nature needs images of at least {SMALLEST_IMAGE} pixels a side, not {box.shape}; use grid or impala."
             )
         if name == "impala":
-            return ImpalaCNN(box, impala_channels, impala_pooling)
+            return ImpalaCNN(box, impala_channels, impala_pooling, impala_stem)
         return NatureCNN(box) if name == "nature" else GridCNN(box)
 
     if isinstance(space, gym.spaces.Dict):

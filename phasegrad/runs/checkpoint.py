@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import safetensors
 import safetensors.torch
 
-from phasegrad.errors import RunError
+from phasegrad.errors import DamagedError, RunError
 from phasegrad.runs.spaces import space_from_json, space_to_json
 from phasegrad.versions import versions
 
@@ -54,6 +54,7 @@ def write_checkpoint(path: Path, agent: Algorithm, extra: Mapping[str, Any] | No
         "scalars": agent.scalars,
         "observation_space": space_to_json(agent.observation_space),
         "action_space": space_to_json(agent.action_space),
+        "original_action_space": space_to_json(agent.original_action_space),
         "has_action_mask": agent.has_action_mask,
         "extra": dict(extra or {}),
         "versions": versions(),
@@ -75,7 +76,7 @@ def read_state(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise RunError(f"{path} is not a checkpoint or saved agent: it has no {STATE}.") from None
     except (json.JSONDecodeError, UnicodeDecodeError, RecursionError):
-        raise RunError(f"{path / STATE} is damaged: it is not valid JSON.") from None
+        raise DamagedError(f"{path / STATE} is damaged: it is not valid JSON.") from None
     if not isinstance(state, dict) or state.get("format") != FORMAT:
         raise RunError(
             f"{path} was written by another version of phasegrad (format {str(state)[:20]}): this one reads format {FORMAT}."
@@ -88,13 +89,13 @@ def restore(agent: Algorithm, path: Path, state: Mapping[str, Any]) -> None:
     try:
         payload = (path / TENSORS).read_bytes()
     except OSError as error:
-        raise RunError(f"{path / TENSORS} cannot be read: {error.strerror}.") from None
+        raise DamagedError(f"{path / TENSORS} cannot be read: {error.strerror}.") from None
     if hashlib.sha256(payload).hexdigest() != state.get("sha256"):
-        raise RunError(f"{path / TENSORS} is damaged: its checksum does not match.")
+        raise DamagedError(f"{path / TENSORS} is damaged: its checksum does not match.")
     try:
         tensors = safetensors.torch.load(payload)
     except safetensors.SafetensorError as error:
-        raise RunError(f"{path / TENSORS} is damaged: {error}.") from None
+        raise DamagedError(f"{path / TENSORS} is damaged: {error}.") from None
     mine = agent.tensors()
     if set(mine) != set(tensors):
         odd = sorted(set(mine) ^ set(tensors))[0]
@@ -114,12 +115,12 @@ def restore(agent: Algorithm, path: Path, state: Mapping[str, Any]) -> None:
     agent.scalars = {name: float(value) for name, value in state["scalars"].items()}
 
 
-def saved_spaces(state: Mapping[str, Any]) -> tuple[gym.Space, gym.Space, bool]:
-    return (
-        space_from_json(state["observation_space"]),
-        space_from_json(state["action_space"]),
-        bool(state["has_action_mask"]),
+def saved_spaces(state: Mapping[str, Any]) -> tuple[gym.Space, gym.Space, gym.Space, bool]:
+    """Observation space, action space, the environment's own action space, and whether there is an action mask."""
+    observation, action, original = (
+        space_from_json(state[name]) for name in ("observation_space", "action_space", "original_action_space")
     )
+    return observation, action, original, bool(state["has_action_mask"])
 
 
 def _write_synced(path: Path, payload: bytes) -> None:

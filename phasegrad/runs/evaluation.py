@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from phasegrad import envs
-from phasegrad.errors import ConfigError, EnvError
+from phasegrad.errors import ConfigError
 from phasegrad.tree import tree_map
 
 if TYPE_CHECKING:
@@ -94,10 +94,7 @@ def evaluation_env(agent: Algorithm, num_envs: int, *, seed: int | None, levels:
         options |= {"num_levels": 0, "start_level": 0}  # the full distribution, the published way
     elif levels != "train":
         raise ConfigError(f"levels must be train or test, not {levels!r}.")
-    if isinstance(agent.source, str) and agent.source.startswith("custom:"):
-        raise EnvError(
-            f"This agent was trained on an environment given in Python ({agent.source}): load it with phasegrad.load(path, env=...)."
-        )
+    agent.require_source()
     if isinstance(agent.source, gym.vector.VectorEnv):
         agent.collector = None  # the training environments are about to be used: training restarts them
         num_envs = agent.source.num_envs

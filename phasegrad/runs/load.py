@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
 from phasegrad.algorithms import ALGORITHMS
 from phasegrad.algorithms.base import Algorithm
 from phasegrad.config import make_config
-from phasegrad.errors import ConfigError, RunError
+from phasegrad.errors import ConfigError, DamagedError, PhasegradError, RunError
 from phasegrad.runs.checkpoint import STATE, read_state, restore, saved_spaces
 from phasegrad.runs.directory import CONFIG, RunDirectory
 
@@ -23,17 +24,40 @@ def load(
     path = Path(path)
     if not path.exists():
         raise RunError(f"{path} does not exist.")
-    folder = path
-    if not (path / STATE).exists() and (path / CONFIG).exists():
-        folder = RunDirectory(path).checkpoint(checkpoint)
-    agent = _from_checkpoint(folder, env, encoder, device)
-    if folder is not path:
-        agent.run_dir = path
+    if (path / STATE).exists() or not (path / CONFIG).exists():
+        return _from_checkpoint(path, env, encoder, device)
+    agent = _from_run(RunDirectory(path), env, encoder, device, checkpoint)
+    agent.run_dir = path
     return agent
+
+
+def _from_run(run: RunDirectory, env: Any, encoder: Any, device: str | None, step: int | None) -> Algorithm:
+    """The agent of a step's checkpoint, or of the latest that is sound."""
+    if step is not None:
+        return _from_checkpoint(run.checkpoint(step), env, encoder, device)
+    run.checkpoint()  # says so where there is none
+    found = run.checkpoints()
+    for folder in reversed(found):
+        try:
+            return _from_checkpoint(folder, env, encoder, device)
+        except DamagedError as error:
+            if folder == found[0]:
+                raise
+            warnings.warn(f"{error} The checkpoint before it is used.", stacklevel=3)
+    raise AssertionError("unreachable: the loop returns or raises")
 
 
 def _from_checkpoint(folder: Path, env: Any, encoder: Any, device: str | None) -> Algorithm:
     state = read_state(folder)
+    try:
+        return _build(folder, state, env, encoder, device)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        if isinstance(error, PhasegradError):
+            raise
+        raise DamagedError(f"{folder / STATE} is damaged: {type(error).__name__} {str(error)[:80]}.") from None
+
+
+def _build(folder: Path, state: dict[str, Any], env: Any, encoder: Any, device: str | None) -> Algorithm:
     if state.get("algorithm") not in ALGORITHMS:
         raise RunError(f"{folder} holds an agent of unknown kind {str(state.get('algorithm'))[:40]!r}.")
     algorithm = ALGORITHMS[state["algorithm"]]
@@ -42,7 +66,8 @@ def _from_checkpoint(folder: Path, env: Any, encoder: Any, device: str | None) -
         fields["encoder"] = encoder
     elif str(fields.get("encoder", "")).startswith("custom:"):
         raise RunError(
-            f"{folder} uses an encoder given in Python ({fields['encoder']}): load it with phasegrad.load(path, encoder=...)."
+            f"{folder} uses an encoder given in Python ({fields['encoder']}): "
+            "load it with phasegrad.load(path, encoder=...)."
         )
     if device is not None:
         fields["device"] = device

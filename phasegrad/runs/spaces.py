@@ -7,7 +7,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from phasegrad.errors import RunError
+from phasegrad.errors import DamagedError
 
 LARGEST_SIZE = 1 << 28  # entries of a space read from a file: more is refused before memory is taken
 
@@ -27,10 +27,10 @@ def space_to_json(space: gym.Space) -> dict[str, Any]:
     if isinstance(space, gym.spaces.Discrete):
         return {"kind": "Discrete", "n": int(space.n), "start": int(space.start)}
     if isinstance(space, gym.spaces.MultiDiscrete):
-        return {"kind": "MultiDiscrete", "nvec": np.asarray(space.nvec).tolist()}
+        return {"kind": "MultiDiscrete", "nvec": space.nvec.tolist(), "start": space.start.tolist()}
     if isinstance(space, gym.spaces.MultiBinary):
         return {"kind": "MultiBinary", "shape": list(space.shape)}
-    raise RunError(f"Space {space} cannot be saved.")
+    raise DamagedError(f"Space {space} cannot be saved.")
 
 
 def space_from_json(data: Any) -> gym.Space:
@@ -48,13 +48,16 @@ def space_from_json(data: Any) -> gym.Space:
         if kind == "Discrete":
             return gym.spaces.Discrete(_size(data["n"]), start=int(data["start"]))
         if kind == "MultiDiscrete":
-            return gym.spaces.MultiDiscrete([_size(n) for n in np.asarray(data["nvec"]).reshape(-1)])
+            nvec = np.asarray(data["nvec"], dtype=np.int64)
+            for n in nvec.reshape(-1):
+                _size(n)
+            return gym.spaces.MultiDiscrete(nvec, start=np.asarray(data["start"], dtype=np.int64).reshape(nvec.shape))
         if kind == "MultiBinary":
             shape = _shape(data["shape"])
             return gym.spaces.MultiBinary(shape[0] if len(shape) == 1 else shape)  # (n,) and n are unequal to gymnasium
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise RunError(f"The saved space is damaged: {type(error).__name__} in {str(data)[:80]}.") from None
-    raise RunError(f"The saved space is of unknown kind {str(kind)[:40]!r}.")
+        raise DamagedError(f"The saved space is damaged: {type(error).__name__} in {str(data)[:80]}.") from None
+    raise DamagedError(f"The saved space is of unknown kind {str(kind)[:40]!r}.")
 
 
 def _bound(values: np.ndarray) -> Any:
