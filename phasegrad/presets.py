@@ -29,62 +29,113 @@ class Preset:
         return {**self.common, **self.by_algorithm.get(algorithm, {})}
 
 
-MUJOCO_NORMALISED = {"normalize_observation": True, "normalize_reward": True}
+NORMALISED = {"normalize_observation": True, "normalize_reward": True}
+ANNEALED = {"anneal_learning_rate": True}
 PROCGEN = {
     "num_envs": 64, "num_steps": 256, "gamma": 0.999, "gae_lambda": 0.95, "encoder": "impala", "normalize_reward": True,
     "learning_rate": 5e-4, "entropy_coef": 0.01, "max_grad_norm": 0.0, "adam_eps": 1e-8, "normalize_advantage": "batch",
+    "num_minibatches": 8, "value_coef": 0.5,
 }  # fmt: skip
+PROCGEN_PPO = {"arch": "shared", "epochs": 3}
+PROCGEN_PPG = {
+    "arch": "dual",
+    "n_pi": 32,
+    "e_pi": 1,
+    "e_v": 1,
+    "e_aux": 6,
+    "beta_clone": 1.0,
+    "aux_learning_rate": 5e-4,
+}
 
 PRESETS: dict[str, Preset] = {
     "cartpole": Preset(
         "CartPole-v1 to 500 within 100k steps",
-        {"num_envs": 8, "num_steps": 64, "gamma": 0.98, "gae_lambda": 0.9, "learning_rate": 1e-3},
-        {"ppo": {"epochs": 10, "num_minibatches": 4, "anneal_learning_rate": True, "anneal_clip_range": True}},
+        {"num_envs": 8, "num_steps": 64, "gamma": 0.98, "gae_lambda": 0.9, "learning_rate": 1e-3,
+         "num_minibatches": 4, "anneal_clip_range": True, **ANNEALED},
+        {"ppo": {"epochs": 10},
+         "ppg": {"n_pi": 8, "e_pi": 8, "e_v": 8, "e_aux": 2, "aux_minibatches": 16, "aux_learning_rate": 1e-3}},
     ),
     "classic": Preset(
         "classic control: Acrobot, MountainCar and their kin",
-        {"num_envs": 16, "num_steps": 128, "gamma": 0.99, "gae_lambda": 0.95, "learning_rate": 1e-3, "normalize_observation": True},
-        {"ppo": {"epochs": 8, "num_minibatches": 8, "anneal_learning_rate": True}},
+        {"num_envs": 16, "num_steps": 128, "gamma": 0.99, "gae_lambda": 0.95, "learning_rate": 1e-3,
+         "normalize_observation": True, "num_minibatches": 8, **ANNEALED},
+        {"ppo": {"epochs": 8},
+         "ppg": {"n_pi": 8, "e_pi": 6, "e_v": 6, "e_aux": 2, "aux_minibatches": 32, "aux_learning_rate": 1e-3}},
     ),
     "pendulum": Preset(
         "Pendulum-v1 within 100k steps",
-        {"num_envs": 4, "num_steps": 256, "gamma": 0.9, "gae_lambda": 0.95, "learning_rate": 1e-3, "normalize_reward": True},
-        {"ppo": {"epochs": 10, "num_minibatches": 16, "anneal_learning_rate": True}},
+        {"num_envs": 4, "num_steps": 256, "gamma": 0.9, "gae_lambda": 0.95, "learning_rate": 1e-3,
+         "normalize_reward": True, "num_minibatches": 16, **ANNEALED},
+        {"ppo": {"epochs": 10},
+         "ppg": {"n_pi": 4, "e_pi": 10, "e_v": 10, "e_aux": 3, "aux_minibatches": 32, "aux_learning_rate": 1e-3}},
     ),
     "box2d": Preset(
-        "Box2D: LunarLander, BipedalWalker",
-        {"num_envs": 16, "num_steps": 256, "gamma": 0.999, "gae_lambda": 0.98, "learning_rate": 1e-3, "entropy_coef": 0.01, "normalize_reward": True},
-        {"ppo": {"epochs": 6, "num_minibatches": 16, "anneal_learning_rate": True}},
+        "Box2D: LunarLander-v3 to 200 within 400k steps, BipedalWalker",
+        {"num_envs": 32, "num_steps": 128, "gamma": 0.995, "gae_lambda": 0.98, "learning_rate": 2e-3,
+         "entropy_coef": 0.01, "normalize_reward": True, **ANNEALED},
+        {"ppo": {"epochs": 8, "num_minibatches": 8},
+         "ppg": {"n_pi": 8, "e_pi": 4, "e_v": 4, "num_minibatches": 6, "e_aux": 2, "aux_minibatches": 32,
+                 "aux_learning_rate": 1e-3}},
     ),
     "mujoco": Preset(
         "MuJoCo with 8 environments: the paper's sizes, normalised",
-        {"num_envs": 8, "num_steps": 256, "gamma": 0.99, "gae_lambda": 0.95, "learning_rate": 3e-4, **MUJOCO_NORMALISED},
-        {"ppo": {"epochs": 10, "num_minibatches": 32, "anneal_learning_rate": True}},
+        {"num_envs": 8, "num_steps": 256, "gamma": 0.99, "gae_lambda": 0.95, "learning_rate": 3e-4,
+         "num_minibatches": 32, **NORMALISED, **ANNEALED},
+        {"ppo": {"epochs": 10},
+         "ppg": {"n_pi": 8, "e_pi": 10, "e_v": 10, "e_aux": 3, "aux_minibatches": 64, "aux_learning_rate": 3e-4}},
     ),
     "mujoco-paper": Preset(
         "MuJoCo as in the PPO paper: one environment, 2048 steps, 10 epochs of minibatches of 64; normalised",
-        {"num_envs": 1, "num_steps": 2048, "gamma": 0.99, "gae_lambda": 0.95, "learning_rate": 3e-4, **MUJOCO_NORMALISED},
-        {"ppo": {"epochs": 10, "num_minibatches": 32, "anneal_learning_rate": True}},
+        {"num_envs": 1, "num_steps": 2048, "gamma": 0.99, "gae_lambda": 0.95, "learning_rate": 3e-4,
+         "num_minibatches": 32, **NORMALISED, **ANNEALED},
+        {"ppo": {"epochs": 10},
+         "ppg": {"n_pi": 8, "e_pi": 10, "e_v": 10, "e_aux": 3, "aux_minibatches": 64, "aux_learning_rate": 3e-4}},
     ),
     "inverted-pendulum": Preset(
         "InvertedPendulum within 100k steps",
-        {"num_envs": 4, "num_steps": 256, "gamma": 0.99, "gae_lambda": 0.95, "learning_rate": 1e-3, **MUJOCO_NORMALISED},
-        {"ppo": {"epochs": 10, "num_minibatches": 16, "anneal_learning_rate": True}},
+        {"num_envs": 4, "num_steps": 256, "gamma": 0.99, "gae_lambda": 0.95, "learning_rate": 1e-3,
+         "num_minibatches": 16, **NORMALISED, **ANNEALED},
+        {"ppo": {"epochs": 10},
+         "ppg": {"n_pi": 4, "e_pi": 10, "e_v": 10, "e_aux": 2, "aux_minibatches": 32, "aux_learning_rate": 1e-3}},
     ),
     "atari": Preset(
         "Atari as in the PPO paper: 8 x 128, 4 stacked frames, Nature CNN",
-        {"num_envs": 8, "num_steps": 128, "gamma": 0.99, "gae_lambda": 0.95, "learning_rate": 2.5e-4, "entropy_coef": 0.01, "encoder": "nature", "arch": "shared"},
-        {"ppo": {"epochs": 3, "num_minibatches": 4, "clip_range": 0.1, "value_coef": 1.0, "anneal_learning_rate": True, "anneal_clip_range": True}},
+        {"num_envs": 8, "num_steps": 128, "gamma": 0.99, "gae_lambda": 0.95, "learning_rate": 2.5e-4,
+         "entropy_coef": 0.01, "encoder": "nature", "num_minibatches": 4, "clip_range": 0.1, "value_coef": 1.0,
+         "anneal_clip_range": True, **ANNEALED},
+        {"ppo": {"arch": "shared", "epochs": 3},
+         "ppg": {"arch": "detach", "n_pi": 32, "e_aux": 6, "aux_learning_rate": 2.5e-4}},
     ),
     "procgen": Preset(
-        "Procgen with the PPG authors' PPO settings on 64 environments",
+        "Procgen on 64 environments, otherwise with the PPG authors' settings",
         PROCGEN,
-        {"ppo": {"arch": "shared", "epochs": 3, "num_minibatches": 8, "value_coef": 0.5}},
+        {"ppo": PROCGEN_PPO, "ppg": PROCGEN_PPG},
+    ),
+    "procgen-paper": Preset(
+        "Procgen as published: hard levels, 100M steps, 256 environments, time-outs as terminations",
+        {**PROCGEN, "env_options": {"distribution": "hard"}, "total_steps": 100_000_000, "num_envs": 256,
+         "whole_segments": True, "bootstrap_truncated": False, "reward_gamma": 0.99},
+        {"ppo": PROCGEN_PPO, "ppg": PROCGEN_PPG},
+    ),
+    "procgen-easy": Preset(
+        "Procgen, easy levels, 25M steps, 64 environments",
+        {**PROCGEN, "env_options": {"distribution": "easy"}, "total_steps": 25_000_000},
+        {"ppo": PROCGEN_PPO, "ppg": PROCGEN_PPG},
+    ),
+    "procgen-fast": Preset(
+        "Procgen on a CPU within 2M steps: a strided stem before narrow IMPALA stacks, PPG with one network, Reloaded",
+        {**PROCGEN, "env_options": {"distribution": "easy"}, "total_steps": 2_000_000, "impala_stem": 16,
+         "impala_channels": (8, 16, 16)},
+        {"ppo": PROCGEN_PPO,
+         "ppg": {"arch": "detach", "num_steps": 64, "e_pi": 1, "e_v": 1, "aux_interval": 1, "aux_buffer": 32,
+                 "aux_steps": 6, "aux_minibatch_size": 512, "beta_clone": 16.0, "aux_learning_rate": 5e-4}},
     ),
     "minigrid": Preset(
         "MiniGrid's small symbolic views",
-        {"num_envs": 16, "num_steps": 128, "gamma": 0.99, "gae_lambda": 0.95, "learning_rate": 1e-3, "entropy_coef": 0.01, "encoder": "grid"},
-        {"ppo": {"arch": "shared", "epochs": 4, "num_minibatches": 8}},
+        {"num_envs": 16, "num_steps": 128, "gamma": 0.99, "gae_lambda": 0.95, "learning_rate": 1e-3,
+         "entropy_coef": 0.01, "encoder": "grid", "num_minibatches": 8},
+        {"ppo": {"arch": "shared", "epochs": 4},
+         "ppg": {"arch": "detach", "n_pi": 8, "e_pi": 3, "e_v": 3, "e_aux": 3, "aux_minibatches": 64}},
     ),
 }  # fmt: skip
 
@@ -140,6 +191,7 @@ def resolve_config(config_class: type[Config], fields: Mapping[str, Any]) -> Any
     if name in PRESETS:  # its common part serves algorithms that lack some of the fields
         preset = {key: value for key, value in preset.items() if key in known}
     values = {**coerce_fields(config_class, preset), **explicit, "preset": name}
+    values["env_options"] = {**preset.get("env_options", {}), **explicit.get("env_options", {})}
     draft = config_class(**values)
     if "num_minibatches" not in explicit and "num_minibatches" in known:
         units = draft.num_envs if getattr(draft, "whole_segments", False) else draft.batch_size

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-PROBE_SIZE = 4096  # states that the explained variance before and after a phase is measured on
+MOST_PROBED = 4096  # states that the explained variance before and after a phase is measured on
 
 
 class PhaseBuffer:
@@ -53,10 +53,11 @@ class PhaseBuffer:
         """Flat positions of all valid samples."""
         return torch.cat(self.segment_positions())
 
-    def probe(self) -> Tensor:
-        """Positions of an even subset of the samples."""
+    def probe(self, trained: int) -> Tensor:
+        """Positions of an even subset of the samples, small beside the `trained` samples of the phase."""
         positions = self.positions()
-        return positions[:: max(1, len(positions) // PROBE_SIZE)]
+        size = max(64, min(MOST_PROBED, trained // 16))
+        return positions[:: max(1, len(positions) // size)]
 
     def epochs(
         self, epochs: int, count: int, size: int, steps: int, whole_segments: bool, generator: torch.Generator

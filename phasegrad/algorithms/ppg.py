@@ -211,9 +211,10 @@ class PPG(Algorithm):
                 config.whole_segments,
                 self.generator("auxiliary"),
             )
-            probe = buffer.probe()
+            trained = torch.cat([index for epoch in epochs for index in epoch])
+            probe = buffer.probe(len(trained))
             before = self.explained_variances(probe)
-            self.store_policy(torch.cat([index for epoch in epochs for index in epoch]).unique())  # pi_old, once
+            self.store_policy(trained.unique())  # pi_old, once
             by_epoch: dict[str, list[float]] = {}
             for epoch in epochs:
                 for index in epoch:
