@@ -109,10 +109,9 @@ class Config:
     activation: str = setting("tanh", "between the MLP's layers", choices=("tanh", "relu"))
     impala_channels: tuple[int, ...] = setting((16, 32, 32), "channels of the IMPALA stacks", low=1)
     impala_stem: int = setting(
-        0,
-        "channels of a 4x4 convolution of stride 2 before the IMPALA stacks, which makes them four times cheaper; 0 for none",
-        low=0,
+        0, "channels of a strided convolution before the IMPALA stacks, which makes them cheaper; 0 for none", low=0
     )
+    impala_stem_stride: int = setting(2, "stride of that convolution; its kernel is twice as wide", low=2)
     impala_pooling: str = setting(
         "flatten", "after the IMPALA stacks: flatten, or mean over the image (Impoola)", choices=("flatten", "mean")
     )

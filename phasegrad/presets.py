@@ -125,7 +125,7 @@ PRESETS: dict[str, Preset] = {
     "procgen-fast": Preset(
         "Procgen on a CPU within 2M steps: a strided stem before narrow IMPALA stacks, PPG with one network, Reloaded",
         {**PROCGEN, "env_options": {"distribution": "easy"}, "total_steps": 2_000_000, "impala_stem": 16,
-         "impala_channels": (8, 16, 16)},
+         "impala_stem_stride": 4, "impala_channels": (16, 32)},
         {"ppo": PROCGEN_PPO,
          "ppg": {"arch": "detach", "num_steps": 64, "e_pi": 1, "e_v": 1, "aux_interval": 1, "aux_buffer": 32,
                  "aux_steps": 6, "aux_minibatch_size": 512, "beta_clone": 16.0, "aux_learning_rate": 5e-4}},

@@ -96,7 +96,7 @@ class ActorCritic(nn.Module):
                 activation=config.activation,
                 impala_channels=config.impala_channels,
                 impala_pooling=config.impala_pooling,
-                impala_stem=config.impala_stem,
+                impala_stem=(config.impala_stem, config.impala_stem_stride),
             )
 
         self.policy_encoder = encoder()

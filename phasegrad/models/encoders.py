@@ -108,21 +108,28 @@ class ImpalaCNN(ImageEncoder):
     """Espeholt et al. (2018): stacks of (conv, max-pool, two residual blocks), then a dense layer.
 
     Initialised as in the published PPG code. `pooling="mean"` replaces the flattening by a global average (Impoola);
-    `stem` halves the image first by one strided convolution of that many channels.
+    `stem` shrinks the image first by one convolution of so many channels and such a stride.
     """
 
     head_initialisation = "fixed_norm"
 
     def __init__(
-        self, space: gym.spaces.Box, channels: Sequence[int], pooling: str, stem: int = 0, dense: int = 256
+        self,
+        space: gym.spaces.Box,
+        channels: Sequence[int],
+        pooling: str,
+        stem: tuple[int, int] = (0, 2),
+        dense: int = 256,
     ) -> None:
         super().__init__(space)
         block_norm = math.sqrt(1 / math.sqrt(len(channels)) / math.sqrt(2))
         inputs = self.image_shape[0]
         layers: list[nn.Module] = []
-        if stem:
-            layers += [fixed_norm_(nn.Conv2d(inputs, stem, 4, stride=2, padding=1), 1.0), nn.ReLU()]
-            inputs = stem
+        width, stride = stem
+        if width:
+            shrink = nn.Conv2d(inputs, width, 2 * stride, stride=stride, padding=stride // 2)
+            layers += [fixed_norm_(shrink, 1.0), nn.ReLU()]
+            inputs = width
         for width in channels:
             layers += [
                 fixed_norm_(nn.Conv2d(inputs, width, 3, padding=1), 1.0),
@@ -240,7 +247,7 @@ def build_encoder(
     activation: str,
     impala_channels: Sequence[int],
     impala_pooling: str,
-    impala_stem: int = 0,
+    impala_stem: tuple[int, int] = (0, 2),
 ) -> nn.Module:
     """The encoder for an observation space: by name, chosen by the space ("auto"), or the user's own."""
     if not isinstance(encoder, str):
