@@ -50,32 +50,38 @@ PROCGEN_PPG = {
 PRESETS: dict[str, Preset] = {
     "cartpole": Preset(
         "CartPole-v1 to 500 within 100k steps",
-        {"num_envs": 8, "num_steps": 64, "gamma": 0.98, "gae_lambda": 0.9, "learning_rate": 1e-3,
+        {"num_envs": 8, "num_steps": 128, "gamma": 0.98, "gae_lambda": 0.9, "learning_rate": 1e-3,
          "num_minibatches": 4, "anneal_clip_range": True, **ANNEALED},
         {"ppo": {"epochs": 10},
-         "ppg": {"n_pi": 8, "e_pi": 8, "e_v": 8, "e_aux": 2, "aux_minibatches": 16, "aux_learning_rate": 1e-3}},
+         "ppg": {"n_pi": 4, "e_pi": 10, "e_v": 10, "e_aux": 2, "aux_minibatches": 16, "aux_learning_rate": 1e-3}},
+    ),
+    "acrobot": Preset(
+        "Acrobot-v1 to -90 within 300k steps",
+        {"num_envs": 32, "num_steps": 128, "gamma": 0.99, "gae_lambda": 0.95, "learning_rate": 2e-3,
+         "normalize_observation": True, "num_minibatches": 8, **ANNEALED},
+        {"ppo": {"epochs": 8},
+         "ppg": {"n_pi": 8, "e_pi": 6, "e_v": 6, "e_aux": 2, "aux_minibatches": 32, "aux_learning_rate": 1e-3}},
     ),
     "classic": Preset(
-        "classic control: Acrobot, MountainCar and their kin",
+        "classic control: MountainCar and its kin",
         {"num_envs": 16, "num_steps": 128, "gamma": 0.99, "gae_lambda": 0.95, "learning_rate": 1e-3,
          "normalize_observation": True, "num_minibatches": 8, **ANNEALED},
         {"ppo": {"epochs": 8},
          "ppg": {"n_pi": 8, "e_pi": 6, "e_v": 6, "e_aux": 2, "aux_minibatches": 32, "aux_learning_rate": 1e-3}},
     ),
     "pendulum": Preset(
-        "Pendulum-v1 within 100k steps",
-        {"num_envs": 4, "num_steps": 256, "gamma": 0.9, "gae_lambda": 0.95, "learning_rate": 1e-3,
-         "normalize_reward": True, "num_minibatches": 16, **ANNEALED},
+        "Pendulum-v1 to -200 within 100k steps",
+        {"num_envs": 8, "num_steps": 128, "gamma": 0.95, "gae_lambda": 0.95, "learning_rate": 1e-3,
+         "action_bounds": "rescale", "num_minibatches": 16, **NORMALISED, **ANNEALED},
         {"ppo": {"epochs": 10},
-         "ppg": {"n_pi": 4, "e_pi": 10, "e_v": 10, "e_aux": 3, "aux_minibatches": 32, "aux_learning_rate": 1e-3}},
+         "ppg": {"n_pi": 4, "e_pi": 10, "e_v": 10, "e_aux": 2, "aux_minibatches": 32, "aux_learning_rate": 1e-3}},
     ),
     "box2d": Preset(
         "Box2D: LunarLander-v3 to 200 within 400k steps, BipedalWalker",
         {"num_envs": 32, "num_steps": 128, "gamma": 0.995, "gae_lambda": 0.98, "learning_rate": 2e-3,
-         "entropy_coef": 0.01, "normalize_reward": True, **ANNEALED},
-        {"ppo": {"epochs": 8, "num_minibatches": 8},
-         "ppg": {"n_pi": 8, "e_pi": 4, "e_v": 4, "num_minibatches": 6, "e_aux": 2, "aux_minibatches": 32,
-                 "aux_learning_rate": 1e-3}},
+         "entropy_coef": 0.01, "normalize_reward": True, "num_minibatches": 8, **ANNEALED},
+        {"ppo": {"epochs": 8},
+         "ppg": {"n_pi": 8, "e_pi": 4, "e_v": 4, "e_aux": 2, "aux_minibatches": 32, "aux_learning_rate": 1e-3}},
     ),
     "mujoco": Preset(
         "MuJoCo with 8 environments: the paper's sizes, normalised",
@@ -92,9 +98,16 @@ PRESETS: dict[str, Preset] = {
          "ppg": {"n_pi": 8, "e_pi": 10, "e_v": 10, "e_aux": 3, "aux_minibatches": 64, "aux_learning_rate": 3e-4}},
     ),
     "inverted-pendulum": Preset(
-        "InvertedPendulum within 100k steps",
-        {"num_envs": 4, "num_steps": 256, "gamma": 0.99, "gae_lambda": 0.95, "learning_rate": 1e-3,
-         "num_minibatches": 16, **NORMALISED, **ANNEALED},
+        "InvertedPendulum to 1000 within 100k steps",
+        {"num_envs": 8, "num_steps": 128, "gamma": 0.99, "gae_lambda": 0.95, "learning_rate": 2e-3,
+         "num_minibatches": 4, **NORMALISED, **ANNEALED},
+        {"ppo": {"epochs": 10},
+         "ppg": {"n_pi": 4, "e_pi": 10, "e_v": 10, "e_aux": 2, "aux_minibatches": 16, "aux_learning_rate": 1e-3}},
+    ),
+    "reacher": Preset(
+        "Reacher to -6 within 100k steps",
+        {"num_envs": 8, "num_steps": 128, "gamma": 0.9, "gae_lambda": 0.95, "learning_rate": 1e-3,
+         "num_minibatches": 8, "initial_std": 0.3, **NORMALISED, **ANNEALED},
         {"ppo": {"epochs": 10},
          "ppg": {"n_pi": 4, "e_pi": 10, "e_v": 10, "e_aux": 2, "aux_minibatches": 32, "aux_learning_rate": 1e-3}},
     ),
@@ -139,7 +152,10 @@ PRESETS: dict[str, Preset] = {
     ),
 }  # fmt: skip
 
-BY_ENVIRONMENT = {"CartPole": "cartpole", "Pendulum": "pendulum", "InvertedPendulum": "inverted-pendulum"}
+BY_ENVIRONMENT = {
+    "CartPole": "cartpole", "Acrobot": "acrobot", "Pendulum": "pendulum", "InvertedPendulum": "inverted-pendulum",
+    "Reacher": "reacher",
+}  # fmt: skip
 BY_FAMILY = {name: name for name in ("classic", "box2d", "mujoco", "atari", "procgen", "minigrid")}
 
 

@@ -177,7 +177,8 @@ def test_preset_sizes_give_way_to_the_user_but_the_user_is_held_to_theirs() -> N
     ("env", "preset"),
     [
         ("CartPole-v1", "cartpole"),
-        ("Acrobot-v1", "classic"),
+        ("Acrobot-v1", "acrobot"),
+        ("MountainCar-v0", "classic"),
         ("Pendulum-v1", "pendulum"),
         ("LunarLander-v3", "box2d"),
         ("InvertedPendulum-v5", "inverted-pendulum"),

@@ -157,6 +157,11 @@ def build_model(
     observation_space: gym.Space, action_space: gym.Space, config: Config, auxiliary: bool = False
 ) -> ActorCritic:
     """A freshly initialised actor-critic; the weights are a function of `config.seed` alone."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(config.seed)
-        return ActorCritic(observation_space, action_space, config, auxiliary)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # an orthogonal matrix comes out with other last bits on another number of threads
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(config.seed)
+            return ActorCritic(observation_space, action_space, config, auxiliary)
+    finally:
+        torch.set_num_threads(threads)

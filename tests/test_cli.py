@@ -1,0 +1,282 @@
+"""The command line: what each verb does and prints, and the one sentence that every mistake gets."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from phasegrad.cli import main
+
+SMALL = ["--num-envs", "2", "--num-steps", "16", "--num-minibatches", "2", "--epochs", "2"]
+
+
+def train(run_dir: Path, *more: str, algorithm: str = "ppo", env: str = "CartPole-v1") -> int:
+    size = SMALL if algorithm == "ppo" else SMALL[:-2]
+    arguments = ["train", algorithm, "--env", env, "--total-steps", "128", "--run-dir", str(run_dir), "--quiet"]
+    return main([*arguments, *size, *more])
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("runs") / "cartpole"
+    assert train(path, "--seed", "3", "--eval-episodes", "2") == 0
+    return path
+
+
+def test_a_run_directory_holds_what_is_promised(run: Path) -> None:
+    config = json.loads((run / "config.json").read_text())
+    assert config["algorithm"] == "ppo"
+    assert config["seed"] == 3
+    assert config["total_steps"] == 128
+    assert "torch" in config["versions"]
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows] == [32, 64, 96, 128]
+    wanted = {"return_mean", "episodes", "policy_loss", "value_loss", "kl", "entropy", "clip_fraction"}
+    wanted |= {"explained_variance", "learning_rate", "sps", "time_environment", "time_inference", "time_update"}
+    assert wanted <= set(rows[-1])
+    result = json.loads((run / "result.json").read_text())
+    assert {"status", "step", "return_mean", "sps", "seconds", "peak_rss_mb", "eval"} <= set(result)
+    assert result["status"] == "finished"
+    assert result["step"] == 128
+    assert result["eval"]["episodes"] == 2
+    assert list((run / "tensorboard").iterdir())
+    assert sorted(p.name for p in (run / "checkpoints").iterdir())[-1] == "step-000000000128"
+
+
+def test_eval_prints_one_json_object(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["eval", str(run), "--episodes", "3", "--deterministic", "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert {"return_mean", "return_std", "return_min", "length_mean", "episodes"} <= set(result)
+    assert result["episodes"] == 3
+    assert result["return_mean"] == result["length_mean"]  # CartPole pays 1 a step
+
+
+def test_eval_is_repeatable_and_its_seed_matters(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    printed = []
+    for seed in ("5", "5", "6"):
+        main(["eval", str(run), "--episodes", "4", "--json", "--seed", seed])
+        printed.append(capsys.readouterr().out)
+    assert printed[0] == printed[1] != printed[2]
+
+
+def test_eval_prints_a_table_and_takes_a_checkpoint(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["eval", str(run), "--episodes", "2", "--checkpoint", "96"]) == 0
+    assert "96 steps" in capsys.readouterr().out
+
+
+def test_resume_goes_on_to_a_larger_total(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    train(tmp_path / "run")
+    assert main(["resume", str(tmp_path / "run")]) == 0
+    assert "already" in capsys.readouterr().out
+    assert main(["resume", str(tmp_path / "run"), "--total-steps", "192", "--quiet"]) == 0
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows] == [32, 64, 96, 128, 160, 192]
+
+
+def test_a_killed_run_resumes_to_the_bits_of_one_that_was_not(tmp_path: Path) -> None:
+    """SIGKILL in the middle, in a process of its own, then `resume`; every tensor and row must agree."""
+    common = [
+        "--env",
+        "CartPole-v1",
+        "--total-steps",
+        "4000",
+        "--seed",
+        "7",
+        "--checkpoint-every",
+        "500",
+        "--quiet",
+        *SMALL,
+    ]
+    assert main(["train", "ppo", *common, "--run-dir", str(tmp_path / "whole")]) == 0
+    killed = tmp_path / "killed"
+    process = subprocess.Popen([sys.executable, "-m", "phasegrad", "train", "ppo", *common, "--run-dir", str(killed)])
+    while process.poll() is None and len(list((killed / "checkpoints").glob("step-*"))) < 2:
+        try:
+            process.wait(0.01)
+        except subprocess.TimeoutExpired:
+            continue
+    process.kill()
+    process.wait()
+    assert main(["resume", str(killed), "--quiet"]) == 0
+    final = "checkpoints/step-000000004000/state.safetensors"
+    assert (tmp_path / "whole" / final).read_bytes() == (killed / final).read_bytes()
+
+    def rows(path: Path) -> list[dict[str, object]]:
+        found = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+        return [{k: v for k, v in row.items() if not k.startswith(("time_", "sps", "seconds"))} for row in found]
+
+    assert rows(tmp_path / "whole") == rows(killed)
+
+
+def test_plot_draws_a_picture(run: Path, tmp_path: Path) -> None:
+    assert main(["plot", str(run), "--out", str(tmp_path / "curve.png")]) == 0
+    assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_env_options_reach_the_environment(tmp_path: Path) -> None:
+    assert train(tmp_path / "run", "--env.max-episode-steps", "5") == 0
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert rows[-1]["length_mean"] == 5.0
+
+
+def test_a_preset_file_is_taken(tmp_path: Path) -> None:
+    (tmp_path / "mine.json").write_text(json.dumps({"gamma": 0.7}))
+    assert train(tmp_path / "run", "--preset", str(tmp_path / "mine.json")) == 0
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["gamma"] == 0.7
+
+
+def test_plain_display_has_no_control_characters(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["train", "ppo", "--env", "CartPole-v1", "--total-steps", "1_000", "--run-dir", str(tmp_path / "run")]
+    assert main([*arguments, "--num-steps", "25", "--num-envs", "4"]) == 0
+    printed = capsys.readouterr().out
+    assert "1,000 / 1,000 steps" in printed
+    assert "stored rollouts" in printed
+    assert "\x1b" not in printed
+
+
+def test_listings(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments, word in (
+        (["envs"], "procgen/coinrun"),
+        (["envs", "classic"], "Acrobot-v1"),
+        (["presets"], "procgen-paper"),
+        (["presets", "mujoco-paper"], "2048"),
+        (["--version"], "phasegrad 0."),
+        ([], "resume"),
+    ):
+        assert main(arguments) == 0
+        assert word in capsys.readouterr().out
+
+
+def test_doctor_looks_at_each_part(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--json"]) == 0
+    checks = {check["name"]: check for check in json.loads(capsys.readouterr().out)}
+    assert checks["torch"]["ok"]
+    assert {"envpool", "procgen", "mujoco", "tensorboard", "c++ compiler"} <= set(checks)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["train", "ppo", "--env", "CartPol-v1"], "Unknown environment 'CartPol-v1'. Did you mean CartPole-v1"),
+        (["train", "ppo"], "--env is missing"),
+        (["train", "pp", "--env", "CartPole-v1"], "invalid choice: 'pp'"),
+        (
+            ["train", "ppo", "--env", "CartPole-v1", "--num-env", "3"],
+            "Unknown option '--num-env'. Did you mean --num-envs",
+        ),
+        (["train", "ppo", "--env", "CartPole-v1", "--gamma", "2"], "gamma must be from 0 to 1, not 2"),
+        (["train", "ppo", "--env", "CartPole-v1", "--gamma", "nan"], "gamma must be a finite number"),
+        (["train", "ppo", "--env", "CartPole-v1", "--num-envs", "two"], "num_envs must be a whole number"),
+        (["train", "ppo", "--env", "CartPole-v1", "--objective", "clp"], "objective must be one of pg, cpi, clip, kl"),
+        (
+            ["train", "ppo", "--env", "CartPole-v1", "--total-steps", "1001"],
+            "is not a multiple of num_envs 8: use 1000 or 1008",
+        ),
+        (
+            ["train", "ppo", "--env", "CartPole-v1", "--preset", "carpole"],
+            "Unknown preset 'carpole'. Did you mean cartpole",
+        ),
+        (
+            ["train", "ppo", "--env", "CartPole-v1", "--num-minibatches", "9999"],
+            "num_minibatches 9999 is more than the 512 samples",
+        ),
+        (["train", "ppo", "--env", "CartPole-v1", "--device", "cuda:7"], "device cuda:7 is not available"),
+        (["train", "ppo", "--env", "CartPole-v1", "--encoder", "impala"], "encoder impala needs an image observation"),
+        (["train", "ppo", "--env", "CartPole-v1", "--seed", "-1"], "seed must be from 0"),
+        (["train", "ppo", "--env", "procgen/coinrn"], "Did you mean"),
+        (["train", "ppo", "--env", "no_such_module_xyz:Thing-v0"], "no_such_module_xyz"),
+        (["train", "ppg", "--env", "CartPole-v1", "--arch", "dula"], "arch must be one of dual, detach, shared"),
+        (["eval", "nowhere/at/all"], "does not exist"),
+        (["resume", "nowhere/at/all"], "is not a run directory"),
+        (["eval", "nowhere", "--episodes", "0"], "episodes must be at least 1"),
+        (["envs", "procgn"], "Unknown family 'procgn'"),
+        (["presets", "atri"], "Did you mean atari"),
+        (["fly"], "invalid choice: 'fly'"),
+    ],
+)
+def test_mistakes_get_one_sentence_and_exit_code_2(
+    arguments: list[str],
+    sentence: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(arguments) == 2
+    printed = capsys.readouterr()
+    assert sentence in printed.err
+    assert printed.err.startswith("phasegrad: ")
+    assert printed.err.count("\n") == 1
+    assert "Traceback" not in printed.err
+    assert not list(tmp_path.rglob("config.json"))  # nothing was begun
+
+
+def test_an_existing_run_is_not_overwritten_unasked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    train(tmp_path / "run")
+    before = (tmp_path / "run" / "metrics.jsonl").read_bytes()
+    assert train(tmp_path / "run") == 2
+    assert "already holds files" in capsys.readouterr().err
+    assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == before
+    assert train(tmp_path / "run", "--resume") == 0
+    assert train(tmp_path / "run", "--overwrite", "--seed", "9") == 0
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["seed"] == 9
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "thesis.txt").write_text("precious")
+    assert train(tmp_path / "other", "--overwrite") == 2
+    assert (tmp_path / "other" / "thesis.txt").read_text() == "precious"
+
+
+def test_an_environment_that_breaks_leaves_what_was_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    module = tmp_path / "breaking_env_for_test.py"
+    module.write_text(
+        "import gymnasium as gym, numpy as np\n"
+        "class Breaking(gym.Env):\n"
+        "    observation_space = gym.spaces.Box(-1, 1, (2,), np.float32)\n"
+        "    action_space = gym.spaces.Discrete(2)\n"
+        "    steps = total = 0\n"
+        "    def reset(self, *, seed=None, options=None):\n"
+        "        return np.zeros(2, np.float32), {}\n"
+        "    def step(self, action):\n"
+        "        self.steps += 1\n"
+        "        Breaking.total += 1  # over all legs, each of which has environments of its own\n"
+        "        if Breaking.total > 80:\n"
+        "            raise RuntimeError('the motor burnt out')\n"
+        "        return np.zeros(2, np.float32), 0.0, False, self.steps % 10 == 0, {}\n"
+        "gym.register('Breaking-v0', entry_point=Breaking)\n"
+    )
+    sys.path.insert(0, str(tmp_path))
+    try:
+        code = train(tmp_path / "run", "--checkpoint-every", "32", env="breaking_env_for_test:Breaking-v0")
+    finally:
+        sys.path.remove(str(tmp_path))
+    assert code == 2
+    message = capsys.readouterr().err
+    assert "the motor burnt out" in message
+    assert "Environment 0" in message or "Environment 1" in message
+    assert len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()) >= 1
+    assert list((tmp_path / "run" / "checkpoints").iterdir())
+
+
+def test_debug_shows_the_traceback(tmp_path: Path) -> None:
+    from phasegrad import EnvError
+
+    with pytest.raises(EnvError):
+        main(["train", "ppo", "--env", "CartPol-v1", "--debug"])
+
+
+def test_every_verb_helps_with_two_examples(capsys: pytest.CaptureFixture[str]) -> None:
+    for verb in ("train", "resume", "eval", "plot", "envs", "presets", "doctor"):
+        with pytest.raises(SystemExit) as leaving:
+            main([verb, "--help"])
+        assert leaving.value.code == 0
+        printed = capsys.readouterr().out
+        assert printed.count(f"phasegrad {verb}") >= 3  # usage and two examples
+    with pytest.raises(SystemExit):
+        main(["train", "ppg", "--help"])
+    printed = capsys.readouterr().out
+    for option in ("--n-pi", "--beta-clone", "--aux-value-loss", "--env.NAME", "[beta_clone]"):
+        assert option in printed

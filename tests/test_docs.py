@@ -1,0 +1,67 @@
+"""Every command and snippet in the README runs, made short; every file that a page points to exists."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from phasegrad.cli import main
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "results").glob("*.md"))]
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+
+
+def shortened(text: str) -> str:
+    """The same with fewer steps and episodes."""
+    text = re.sub(r"--total-steps 800_000", "--total-steps 12_288", text)
+    text = re.sub(r"--total-steps [\d_e.]+(?<!12_288)", "--total-steps 8_192", text)
+    text = re.sub(r"learn\([\d_]+", "learn(4_096", text)
+    return re.sub(r"(episodes[= ])20", r"\g<1>2", text)
+
+
+def test_every_command_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    commands = [line for block in blocks("bash") for line in block.splitlines() if line.startswith("phasegrad ")]
+    assert len(commands) >= 8
+    for command in commands:
+        arguments = shlex.split(shortened(command))[1:]
+        assert main([*arguments, "--quiet"] if arguments[0] in ("train", "resume") else arguments) == 0, command
+
+
+@pytest.mark.parametrize("index", range(2))
+def test_every_snippet_of_the_readme_runs(index: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    snippets = blocks("python")
+    assert len(snippets) == 2
+    exec(compile(shortened(snippets[index]), f"README snippet {index}", "exec"), {"__name__": "readme"})
+
+
+@pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.name)
+def test_every_example_runs(example: Path, tmp_path: Path) -> None:
+    source = re.sub(r"learn\([\d_]+", "learn(2_048", example.read_text())
+    finished = subprocess.run([sys.executable, "-c", source], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert finished.returncode == 0, finished.stderr
+    assert "return_mean" in finished.stdout
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    links = re.findall(r"\]\(([^)#]+?)\)", page.read_text())
+    for link in links:
+        if "://" not in link:
+            assert (page.parent / link).exists(), f"{page.name} points to {link}"
+
+
+def test_the_make_targets_of_the_readme_exist() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    for target in re.findall(r"^make (\w+)", (ROOT / "README.md").read_text(), re.MULTILINE):
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
