@@ -16,7 +16,7 @@ $(VENV)/.ready: requirements.lock pyproject.toml
 	@touch $@
 
 demo: setup
-	$(BIN)/phasegrad train ppo --env LunarLander-v3 --total-steps 500_000 --seed 1 --run-dir runs/demo --overwrite
+	$(BIN)/phasegrad train ppg --env LunarLander-v3 --total-steps 400_000 --seed 1 --run-dir runs/demo --overwrite
 	$(BIN)/phasegrad eval runs/demo --episodes 20 --deterministic
 	$(BIN)/phasegrad plot runs/demo --out runs/demo/curve.png
 	@echo "The agent is in runs/demo, its learning curve in runs/demo/curve.png. Next: $(BIN)/phasegrad train ppo --env CartPole-v1 --total-steps 1e5"

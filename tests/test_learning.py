@@ -41,3 +41,15 @@ def test_inverted_pendulum_is_solved_within_100k_steps(seed: int) -> None:
     agent = pg.PPO("InvertedPendulum-v5", seed=seed).learn(100_000)
     assert agent.progress.step == 100_000
     assert agent.evaluate(20, deterministic=True).return_mean >= 950
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_ppg_solves_cartpole_within_100k_steps(seed: int) -> None:
+    agent = pg.PPG("CartPole-v1", seed=seed).learn(100_000)
+    assert agent.progress.step == 100_000
+    assert agent.evaluate(20, deterministic=True).return_mean >= 475
+
+
+def test_ppg_swings_up_the_pendulum_within_100k_steps() -> None:
+    agent = pg.PPG("Pendulum-v1", seed=1).learn(100_000)
+    assert agent.evaluate(20, deterministic=True).return_mean >= -250  # a random policy gets about -1,200

@@ -162,7 +162,7 @@ def without(gradient: dict[str, np.ndarray], *prefixes: str) -> dict[str, np.nda
 def test_policy_phase_gradient(float64: None, arch: str, env: str, objective: str) -> None:
     agent = tiny_agent(arch, env, objective=objective, entropy_coef=0.03, value_coef=0.6, policy_gain=1.0)
     batch = random_batch(agent)
-    loss, _ = agent.policy_phase_loss(True, True)[0](batch, {"clip_range": 0.2, "kl_beta": 0.7})
+    loss, _ = agent.policy_phase_loss(True, True)[1](batch, {"clip_range": 0.2, "kl_beta": 0.7})
 
     def policy_part(w: dict[str, np.ndarray]) -> float:
         return -policy_objective(w, batch, objective, 0.03)
@@ -177,9 +177,9 @@ def test_policy_phase_gradient(float64: None, arch: str, env: str, objective: st
         wanted_value = without(wanted_value, "policy_encoder")
     assert_gradients(gradients(agent, loss), {n: wanted_policy[n] + wanted_value[n] for n in w})
 
-    policy_only, _ = agent.policy_phase_loss(True, False)[0](batch, {"clip_range": 0.2, "kl_beta": 0.7})
+    policy_only, _ = agent.policy_phase_loss(True, False)[1](batch, {"clip_range": 0.2, "kl_beta": 0.7})
     assert_gradients(gradients(agent, policy_only), wanted_policy)
-    value_only, _ = agent.policy_phase_loss(False, True)[0](batch, {"clip_range": 0.2, "kl_beta": 0.7})
+    value_only, _ = agent.policy_phase_loss(False, True)[1](batch, {"clip_range": 0.2, "kl_beta": 0.7})
     assert_gradients(gradients(agent, value_only), wanted_value)
 
 
@@ -218,10 +218,10 @@ def test_hold_value_keeps_v_where_it_was(float64: None) -> None:
     batch = random_batch(agent)
     with torch.no_grad():
         batch.old_values = agent.model.value(batch.observations)
-    loss, _ = agent.policy_phase_loss(False, True)[0](batch, {})
+    loss, _ = agent.policy_phase_loss(False, True)[1](batch, {})
     assert float(loss.detach()) == 0.0  # the error is to the old value, not to the target
     batch.old_values = batch.old_values + 2.0
-    loss, _ = agent.policy_phase_loss(False, True)[0](batch, {})
+    loss, _ = agent.policy_phase_loss(False, True)[1](batch, {})
     assert float(loss.detach()) == pytest.approx(0.5 * 4.0)
 
 
@@ -249,10 +249,23 @@ def test_gradient_steps_of_each_kind_are_what_the_settings_say(arch: str, monkey
 
         monkeypatch.setattr(stepper, "step", step)
     agent.learn(3 * 16)  # one phase: 3 iterations of 2 x 8
-    if arch == "shared":  # both losses train the one group of parameters
-        assert counts == {"policy": 3 * 3 * 2, "auxiliary": 4 * 5}
-    else:
-        assert counts == {"policy+value": 3 * 2 * 2, "value": 3 * 1 * 2, "auxiliary": 4 * 5}
+    assert counts == {"policy+value": 3 * 2 * 2, "value": 3 * 1 * 2, "auxiliary": 4 * 5}
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+@pytest.mark.parametrize("epochs", [(1, 3), (3, 1)])
+def test_replayed_and_plain_gradients_end_with_the_same_bits(arch: str, epochs: tuple[int, int]) -> None:
+    """Each kind of loss needs a trace of its own, also where one group of parameters takes them all."""
+    e_pi, e_v = epochs
+    plain, replayed = (
+        tiny_agent(arch, seed=4, e_pi=e_pi, e_v=e_v, entropy_coef=0.01, compile=how).learn(64)
+        for how in ("off", "auto")
+    )
+    assert replayed.stepper.replay
+    assert replayed.auxiliary_stepper.replay
+    assert not plain.stepper.replay
+    for name, tensor in plain.tensors().items():
+        assert torch.equal(tensor, replayed.tensors()[name]), name
 
 
 def test_no_policy_epochs_leave_the_policy_alone() -> None:
@@ -318,6 +331,7 @@ def test_huge_beta_clone_keeps_the_policy_while_the_auxiliary_head_learns() -> N
         agent = pg.PPG(
             "CartPole-v1", preset="none", seed=2, num_envs=4, num_steps=64, num_minibatches=4, n_pi=4, e_pi=0, e_v=2,
             e_aux=60, aux_minibatches=8, beta_clone=beta_clone, aux_learning_rate=1e-2, max_grad_norm=0.0, policy_gain=1.0,
+            normalize_reward=False,
         )  # fmt: skip
         rows: list[dict[str, float]] = []
         agent.learn(1024, callback=rows.append)
@@ -428,7 +442,7 @@ def test_interference_is_the_cosine_of_the_two_gradients_on_the_trunk(float64: N
     found = interference(agent.model, batch, agent.config, scalars)
     parts = []
     for kinds in ((True, False), (False, True)):
-        loss, _ = agent.policy_phase_loss(*kinds)[0](batch, scalars)
+        loss, _ = agent.policy_phase_loss(*kinds)[1](batch, scalars)
         gradient = gradients(agent, loss)
         parts.append(np.concatenate([g.ravel() for n, g in gradient.items() if n.startswith("policy_encoder")]))
     lengths = [math.sqrt(float(part @ part)) for part in parts]

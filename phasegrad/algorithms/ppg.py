@@ -51,6 +51,9 @@ class PPGConfig(SurrogateConfig):
         "auxiliary phase; shared: one network, as in PPO",
         choices=("dual", "detach", "shared"),
     )
+    normalize_reward: bool = setting(
+        True, "divide rewards by the running deviation of the discounted return, so that beta_clone keeps its meaning"
+    )
     n_pi: int = setting(32, "policy iterations before each auxiliary phase [N_pi]", low=1)
     e_pi: int = setting(1, "epochs of the policy loss on each rollout [E_pi]", low=0)
     e_v: int = setting(1, "epochs of the value loss on each rollout [E_V]", low=0)
@@ -161,11 +164,11 @@ class PPG(Algorithm):
             if config.normalize_advantage == "batch":
                 rollout.advantages.copy_(normalized(rollout.advantages))
             for epoch in range(max(config.e_pi, config.e_v)):  # where both are due, they share a pass over the data
-                loss, groups = self.policy_phase_loss(epoch < config.e_pi, epoch < config.e_v)
+                kind, loss, groups = self.policy_phase_loss(epoch < config.e_pi, epoch < config.e_v)
                 for batch in epoch_of_minibatches(rollout, config, shuffle, self.device):
                     if config.measure_interference and "interference_cosine" not in metrics:
                         metrics |= interference(self.model, batch, config, scalars)
-                    self.stepper.step("+".join(groups), loss, batch, scalars, {group: rates[group] for group in groups})
+                    self.stepper.step(kind, loss, batch, scalars, {group: rates[group] for group in groups})
             if config.kl_target:
                 self.scalars["kl_beta"] = adapted_kl_beta(scalars["kl_beta"], self.mean_kl(rollout), config.kl_target)
             metrics |= self.stepper.take_metrics()
@@ -173,8 +176,8 @@ class PPG(Algorithm):
         self.buffer.add(num_steps)
         return metrics | scalars | {"learning_rate": rates["policy"]}
 
-    def policy_phase_loss(self, policy: bool, value: bool) -> tuple[Loss, list[str]]:
-        """The losses due in an epoch, as one, and the parameter groups they train."""
+    def policy_phase_loss(self, policy: bool, value: bool) -> tuple[str, Loss, list[str]]:
+        """The losses due in an epoch: their name, as one function, and the parameter groups they train."""
         config, model = self.config, self.model
 
         def loss(batch: Batch, scalars: Mapping[str, float]) -> tuple[Tensor, dict[str, Tensor]]:
@@ -190,7 +193,8 @@ class PPG(Algorithm):
             return policy_loss + config.value_coef * errors, metrics | {"value_loss": errors}
 
         due = {"policy": policy, "value": value}
-        return loss, [group for group in self.flat.slices if config.arch == "shared" or due[group]]
+        kind = "+".join(name for name in due if due[name])
+        return kind, loss, [group for group in self.flat.slices if config.arch == "shared" or due[group]]
 
     def value_errors(self, values: Tensor, batch: Batch) -> Tensor:
         """L_value of the policy phase."""

@@ -1,0 +1,84 @@
+"""Trains the recorded tasks and writes results/learning-TASK.json: returns by seed, evaluation, speed.
+
+    python benchmarks/learning.py lunar-ppo --seeds 1 2 3 --jobs 2
+
+Runs live in runs/learning/TASK-sSEED. One that is finished is not run again, one that was stopped is resumed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+RUNS = ROOT / "runs" / "learning"
+
+# task: algorithm, environment, steps, further options
+TASKS: dict[str, tuple[str, str, str, list[str]]] = {
+    "cartpole-ppo": ("ppo", "CartPole-v1", "100_000", []),
+    "cartpole-ppg": ("ppg", "CartPole-v1", "100_000", []),
+    "acrobot-ppo": ("ppo", "Acrobot-v1", "300_000", []),
+    "lunar-ppo": ("ppo", "LunarLander-v3", "1_000_000", []),
+    "lunar-ppg": ("ppg", "LunarLander-v3", "400_000", []),
+    "pendulum-ppg": ("ppg", "Pendulum-v1", "100_000", []),
+    "inverted-pendulum-ppo": ("ppo", "InvertedPendulum-v5", "100_000", []),
+    "halfcheetah-ppo": ("ppo", "HalfCheetah-v5", "1_000_000", ["--preset", "mujoco-paper"]),
+    "halfcheetah-ppg": ("ppg", "HalfCheetah-v5", "1_000_000", ["--preset", "mujoco-paper"]),
+    "starpilot-ppo": ("ppo", "procgen/starpilot", "1_000_000", ["--preset", "procgen-fast"]),
+    "starpilot-ppg": ("ppg", "procgen/starpilot", "1_000_000", ["--preset", "procgen-fast"]),
+}
+
+
+def run_seed(task: str, seed: int) -> dict[str, object]:
+    algorithm, env, steps, options = TASKS[task]
+    path = RUNS / f"{task}-s{seed}"
+    phasegrad = [sys.executable, "-m", "phasegrad"]
+    if not (path / "result.json").exists():
+        command = [*phasegrad, "train", algorithm, "--env", env, "--total-steps", steps, "--seed", str(seed), *options]
+        command += ["--torch-threads", "1", "--run-dir", str(path), "--resume", "--quiet"]
+        subprocess.run(command, check=True)
+    evaluation = [*phasegrad, "eval", str(path), "--episodes", "20", "--json"]
+    sampled = ["--deterministic"] if not env.startswith("procgen") else []  # Procgen policies are scored as they act
+    found = subprocess.run([*evaluation, *sampled], check=True, capture_output=True, text=True)
+    result = json.loads((path / "result.json").read_text())
+    return {
+        "seed": seed,
+        "training_return_last_100": result["return_mean"],
+        "evaluation": json.loads(found.stdout),
+        "steps": result["step"],
+        "seconds": round(result["seconds"]),
+        "peak_rss_mb": round(result["peak_rss_mb"]),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("tasks", nargs="+", choices=TASKS)
+    parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
+    parser.add_argument("--jobs", type=int, default=1, help="runs at a time, one thread each")
+    options = parser.parse_args()
+    for task in options.tasks:
+        with ThreadPoolExecutor(options.jobs) as pool:
+            seeds = list(pool.map(lambda seed, task=task: run_seed(task, seed), options.seeds))
+        algorithm, env, steps, extra = TASKS[task]
+        evaluated = [seed["evaluation"]["return_mean"] for seed in seeds]
+        trained = [seed["training_return_last_100"] for seed in seeds]
+        summary = {
+            "task": task,
+            "command": f"python benchmarks/learning.py {task} --seeds {' '.join(map(str, options.seeds))}",
+            "train": " ".join(["phasegrad train", algorithm, "--env", env, "--total-steps", steps, *extra]),
+            "evaluation_mean": statistics.mean(evaluated),
+            "training_mean": statistics.mean(trained),
+            "seeds": seeds,
+        }
+        (ROOT / "results" / f"learning-{task}.json").write_text(json.dumps(summary, indent=1) + "\n")
+        print(f"{task}: evaluation {[round(x, 1) for x in evaluated]}, training {[round(x, 1) for x in trained]}")
+
+
+if __name__ == "__main__":
+    main()
