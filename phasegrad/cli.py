@@ -199,6 +199,7 @@ def continue_run(path: str, total_steps: str | None, quiet: bool) -> int:
 
         fields = {name: value for name, value in config.items() if name not in ("algorithm", "versions")}
         agent = ALGORITHMS[config["algorithm"]](run_dir=path, **fields)
+        agent.takes_over = True
     total = agent.config.total_steps if total_steps is None else to_int(total_steps)
     if agent.progress.step >= total:
         if not quiet:

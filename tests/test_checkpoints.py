@@ -327,3 +327,18 @@ def test_nothing_is_pickled() -> None:
     )
     found = [f"{path.name}: {match.group()}" for path in files if (match := pattern.search(path.read_text()))]
     assert not found
+
+
+def test_python_does_not_write_over_another_run(tmp_path: Path) -> None:
+    pg.PPO("CartPole-v1", run_dir=tmp_path / "run", **RUN).learn(256)
+    before = (tmp_path / "run" / "metrics.jsonl").read_bytes()
+    with pytest.raises(RunError, match="already holds files"):
+        pg.PPO("CartPole-v1", run_dir=tmp_path / "run", **RUN).learn(256)
+    assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == before
+
+
+def test_resume_copes_with_metrics_that_are_gone(tmp_path: Path) -> None:
+    pg.PPO("CartPole-v1", run_dir=tmp_path / "run", **RUN).learn(256)
+    (tmp_path / "run" / "metrics.jsonl").unlink()
+    pg.load(tmp_path / "run").learn(512)
+    assert b"\0" not in (tmp_path / "run" / "metrics.jsonl").read_bytes()

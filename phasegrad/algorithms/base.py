@@ -113,6 +113,7 @@ class Algorithm(ABC):
         self.microbatch = 256 if any(np.prod(s.shape or (1,)) >= 1024 for s in _parts(observation_space)) else 1 << 30
         self.chunk = min(self.microbatch, 1 << 16)  # samples of a pass without gradients
         self.progress, self.clock = Progress(), Clock()
+        self.takes_over = False  # whether a fresh agent may write to a run directory that holds a run already
         self.leg_due = False  # a checkpoint is due at the next boundary
         self.metrics_bytes, self.seconds_before = 0, 0.0  # what metrics.jsonl and the clock held at the last checkpoint
         self.scalars: dict[str, float] = {}  # what an algorithm carries from one iteration to the next

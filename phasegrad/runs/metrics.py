@@ -28,7 +28,7 @@ class MetricsFile:
     def __init__(self, path: Path, keep_bytes: int = 0) -> None:
         """Continue after the first `keep_bytes` bytes: what a killed run wrote after its checkpoint is dropped."""
         self.file = open(path, "ab")  # noqa: SIM115 - open for the whole run
-        self.file.truncate(keep_bytes)
+        self.file.truncate(min(keep_bytes, path.stat().st_size))
         self.file.seek(0, os.SEEK_END)
 
     def write(self, metrics: Mapping[str, Any]) -> None:

@@ -75,6 +75,9 @@ class Session:
         self.tensorboard: TensorBoard | None = None
         if agent.run_dir is not None:
             self.directory = RunDirectory(agent.run_dir)
+            if agent.progress.step == 0 and not agent.takes_over:
+                self.directory.require_free(overwrite=False)
+            agent.takes_over = True
             self.directory.write_config(agent.name, config)
             self.metrics = MetricsFile(self.directory.metrics_path, agent.metrics_bytes)
             self.tensorboard = TensorBoard(self.directory.path / "tensorboard", agent.progress.step)
