@@ -81,7 +81,7 @@ PRESETS: dict[str, Preset] = {
         {"num_envs": 32, "num_steps": 128, "gamma": 0.995, "gae_lambda": 0.98, "learning_rate": 2e-3,
          "entropy_coef": 0.01, "normalize_reward": True, "num_minibatches": 8, **ANNEALED},
         {"ppo": {"epochs": 8},
-         "ppg": {"n_pi": 8, "e_pi": 4, "e_v": 4, "e_aux": 2, "aux_minibatches": 32, "aux_learning_rate": 1e-3}},
+         "ppg": {"n_pi": 8, "e_pi": 8, "e_v": 8, "e_aux": 2, "aux_minibatches": 32, "aux_learning_rate": 1e-3}},
     ),
     "mujoco": Preset(
         "MuJoCo with 8 environments: the paper's sizes, normalised",
