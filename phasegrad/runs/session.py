@@ -14,7 +14,7 @@ import torch
 from phasegrad.devices import pick_threads
 from phasegrad.errors import ConfigError
 from phasegrad.memory import require_room
-from phasegrad.runs.console import Display, make_display
+from phasegrad.runs.console import make_display
 from phasegrad.runs.directory import RunDirectory
 from phasegrad.runs.metrics import MetricsFile, TensorBoard
 
@@ -36,7 +36,7 @@ def train(
     require_room(agent.storage_bytes(), agent.smaller_storage)
     threads_before = torch.get_num_threads()
     torch.set_num_threads(pick_threads(agent.config.torch_threads, agent.microbatch < 1 << 20))
-    session = Session(agent, total, make_display(agent, total, progress))
+    session = Session(agent, total, progress)
     try:
         return session.run(callback)
     finally:
@@ -65,8 +65,8 @@ def plan_total(agent: Algorithm, total_steps: int | None) -> int:
 class Session:
     """One process's share of a run."""
 
-    def __init__(self, agent: Algorithm, total: int, display: Display) -> None:
-        self.agent, self.total, self.display = agent, total, display
+    def __init__(self, agent: Algorithm, total: int, shown: bool) -> None:
+        self.agent, self.total = agent, total
         config = agent.config
         self.checkpoint_every = config.checkpoint_every or max(1, total // CHECKPOINTS_A_RUN)
         self.started, self.first_step = time.perf_counter(), agent.progress.step
@@ -81,6 +81,7 @@ class Session:
             self.directory.write_config(agent.name, config)
             self.metrics = MetricsFile(self.directory.metrics_path, agent.metrics_bytes)
             self.tensorboard = TensorBoard(self.directory.path / "tensorboard", agent.progress.step)
+        self.display = make_display(agent, total, shown)  # last: an error before it must not leave a live terminal
 
     def run(self, callback: Callable[[dict[str, Any]], object] | None) -> dict[str, Any]:
         agent, config = self.agent, self.agent.config
