@@ -40,16 +40,13 @@ def run_seed(task: str, seed: int) -> dict[str, object]:
     phasegrad = [sys.executable, "-m", "phasegrad"]
     if not (path / "result.json").exists():
         command = [*phasegrad, "train", algorithm, "--env", env, "--total-steps", steps, "--seed", str(seed), *options]
-        command += ["--torch-threads", "1", "--run-dir", str(path), "--resume", "--quiet"]
+        command += ["--torch-threads", "1", "--eval-episodes", "20", "--run-dir", str(path), "--resume", "--quiet"]
         subprocess.run(command, check=True)
-    evaluation = [*phasegrad, "eval", str(path), "--episodes", "20", "--json"]
-    sampled = ["--deterministic"] if not env.startswith("procgen") else []  # Procgen policies are scored as they act
-    found = subprocess.run([*evaluation, *sampled], check=True, capture_output=True, text=True)
     result = json.loads((path / "result.json").read_text())
     return {
         "seed": seed,
         "training_return_last_100": result["return_mean"],
-        "evaluation": json.loads(found.stdout),
+        "evaluation": result["eval"],
         "steps": result["step"],
         "seconds": round(result["seconds"]),
         "peak_rss_mb": round(result["peak_rss_mb"]),
