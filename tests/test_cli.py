@@ -182,7 +182,7 @@ def test_doctor_looks_at_each_part(capsys: pytest.CaptureFixture[str]) -> None:
         ),
         (
             ["train", "ppo", "--env", "CartPole-v1", "--num-minibatches", "9999"],
-            "num_minibatches 9999 is more than the 512 samples",
+            "num_minibatches 9999 is more than the 1024 samples",
         ),
         (["train", "ppo", "--env", "CartPole-v1", "--device", "cuda:7"], "device cuda:7 is not available"),
         (["train", "ppo", "--env", "CartPole-v1", "--encoder", "impala"], "encoder impala needs an image observation"),

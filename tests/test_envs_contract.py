@@ -8,11 +8,11 @@ from functools import partial
 import gymnasium as gym
 import numpy as np
 import pytest
+from counting_envs import SCHEDULES, CountingEnv, HandMadeVector, mask_of, reward_of
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from phasegrad.envs import VectorEnv, check, make
 from phasegrad.errors import EnvError
-from tests.counting_envs import SCHEDULES, CountingEnv, HandMadeVector, mask_of, reward_of
 
 SEEDS = [0, 1, 2, 3]
 MODES = list(AutoresetMode)

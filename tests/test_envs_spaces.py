@@ -9,12 +9,12 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+from counting_envs import CountingEnv, CrashingEnv, EchoEnv
 from gymnasium import spaces
 
 from phasegrad.envs import check, env_seeds, flatten, flatten_observation, list_envs, make, resolve
 from phasegrad.envs.seeding import env_seeds as seeds_of
 from phasegrad.errors import ConfigError, EnvError
-from tests.counting_envs import CountingEnv, CrashingEnv, EchoEnv
 
 BOX = spaces.Box(-1.0, 1.0, (2, 3), np.float32)
 PIXELS = spaces.Box(0, 255, (4, 4, 3), np.uint8)
