@@ -14,7 +14,7 @@ TINY = {"num_envs": 4, "num_steps": 8, "num_minibatches": 2}
 FAMILIES: dict[str, dict[str, Any]] = {
     "Breakout-v5": {},
     "procgen/coinrun": {"env_options": {"distribution": "easy"}},
-    "procgen/starpilot": {"env_options": {"distribution": "hard", "num_levels": 500, "start_level": 10}},
+    "procgen/CoinRun": {"env_options": {"distribution": "hard", "num_levels": 500, "start_level": 10}},
     "MiniGrid-DoorKey-5x5-v0": {},
     "LunarLander-v3": {},
     "HalfCheetah-v4": {},
