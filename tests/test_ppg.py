@@ -185,13 +185,13 @@ def test_policy_phase_gradient(float64: None, arch: str, env: str, objective: st
     assert_gradients(gradients(agent, value_only), wanted_value)
 
 
-@pytest.mark.parametrize("arch", ARCHITECTURES)
+AUXILIARY_VARIANTS = [(arch, "returns", True) for arch in ARCHITECTURES]
+AUXILIARY_VARIANTS += [("dual", "returns", False), ("dual", "value_network", True), ("dual", "value_network", False)]
+
+
 @pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
-@pytest.mark.parametrize("target", ["returns", "value_network"])
-@pytest.mark.parametrize("value_loss", [True, False])
+@pytest.mark.parametrize(("arch", "target", "value_loss"), AUXILIARY_VARIANTS)
 def test_auxiliary_phase_gradient(float64: None, arch: str, env: str, target: str, value_loss: bool) -> None:
-    if arch != "dual" and (target != "returns" or not value_loss):
-        pytest.skip("one network has one value head")
     agent = tiny_agent(arch, env, beta_clone=1.7, aux_target=target, aux_value_loss=value_loss, policy_gain=1.0)
     whole = random_batch(agent)
     batch = Minibatch(whole.observations, None, whole.value_targets, whole.old_params)
