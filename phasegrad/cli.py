@@ -9,10 +9,11 @@ import argparse
 import json
 import sys
 import typing
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from phasegrad.errors import ConfigError, PhasegradError, nearest
+from phasegrad.errors import ConfigError, PhasegradError, PhasegradWarning, nearest
 
 NAMES = ("ppo", "ppg")
 EXAMPLES = {
@@ -310,6 +311,20 @@ def run_doctor(options: argparse.Namespace) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; the exit code."""
+    with warnings.catch_warnings():
+        plainly = warnings.showwarning
+
+        def show(message: Warning | str, category: type[Warning], *where: Any) -> None:
+            if issubclass(category, PhasegradWarning):
+                print(f"phasegrad: {message}", file=sys.stderr)
+            else:
+                plainly(message, category, *where)
+
+        warnings.showwarning = show
+        return _run(arguments)
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in arguments
     try:

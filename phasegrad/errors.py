@@ -35,6 +35,10 @@ class NonFiniteError(PhasegradError):
     """NaN or infinity where a number is needed; says what and where."""
 
 
+class PhasegradWarning(UserWarning):
+    """Something that went on all the same but that the user should know, in one sentence."""
+
+
 def nearest(name: str, known: Iterable[str], count: int = 3) -> str:
     """' Did you mean a, b or c?' for a misspelt name, or '' where nothing comes close."""
     by_lower = {candidate.lower(): candidate for candidate in known}

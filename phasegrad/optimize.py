@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from phasegrad.errors import NonFiniteError
+from phasegrad.errors import NonFiniteError, PhasegradWarning
 from phasegrad.models import FlatParameters
 from phasegrad.replay import Replay
 from phasegrad.rollout import Minibatch
@@ -127,7 +127,11 @@ class Stepper:
                 self._replays[known] = (checked_replay(gradient, [*tensors, *values]), keys)
             except Exception as error:  # a user's network may do what cannot be traced; it still trains
                 self.replay = False
-                warnings.warn(f"The update runs without replay, since it cannot be traced: {error}", stacklevel=2)
+                warnings.warn(
+                    f"The update runs without replay, since it cannot be traced: {error}",
+                    PhasegradWarning,
+                    stacklevel=2,
+                )
                 return self._backward(name, loss, batch, scalars)
         run, keys = self._replays[known]
         with torch.no_grad():

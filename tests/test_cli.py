@@ -280,3 +280,17 @@ def test_every_verb_helps_with_two_examples(capsys: pytest.CaptureFixture[str]) 
     printed = capsys.readouterr().out
     for option in ("--n-pi", "--beta-clone", "--aux-value-loss", "--env.NAME", "[beta_clone]"):
         assert option in printed
+
+
+def test_a_cut_checkpoint_gets_one_sentence_and_the_one_before_serves(tmp_path: Path) -> None:
+    """In a process of its own: pytest takes warnings for itself."""
+    train(tmp_path / "run", "--checkpoint-every", "32")
+    latest = sorted((tmp_path / "run" / "checkpoints").iterdir())[-1]
+    (latest / "state.safetensors").write_bytes(b"cut")
+    command = [sys.executable, "-m", "phasegrad", "eval", str(tmp_path / "run"), "--episodes", "2", "--json"]
+    finished = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert finished.returncode == 0
+    assert json.loads(finished.stdout)["episodes"] == 2
+    assert finished.stderr.startswith("phasegrad: ")
+    assert "is damaged: its checksum does not match. The checkpoint before it is used." in finished.stderr
+    assert finished.stderr.count("\n") == 1

@@ -9,7 +9,7 @@ from typing import Any
 from phasegrad.algorithms import ALGORITHMS
 from phasegrad.algorithms.base import Algorithm
 from phasegrad.config import make_config
-from phasegrad.errors import ConfigError, DamagedError, PhasegradError, RunError
+from phasegrad.errors import ConfigError, DamagedError, PhasegradError, PhasegradWarning, RunError
 from phasegrad.runs.checkpoint import STATE, read_state, restore, saved_spaces
 from phasegrad.runs.directory import CONFIG, RunDirectory
 
@@ -43,7 +43,7 @@ def _from_run(run: RunDirectory, env: Any, encoder: Any, device: str | None, ste
         except DamagedError as error:
             if folder == found[0]:
                 raise
-            warnings.warn(f"{error} The checkpoint before it is used.", stacklevel=3)
+            warnings.warn(f"{error} The checkpoint before it is used.", PhasegradWarning, stacklevel=3)
     raise AssertionError("unreachable: the loop returns or raises")
 
 
