@@ -320,7 +320,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             else:
                 plainly(message, category, *where)
 
-        warnings.showwarning = show
+        warnings.showwarning = show  # type: ignore[assignment]
         return _run(arguments)
 
 
