@@ -18,21 +18,32 @@ from phasegrad.errors import ConfigError, EnvError, NonFiniteError, PhasegradErr
 from phasegrad.versions import __version__
 
 if TYPE_CHECKING:
-    from phasegrad.algorithms import PPG, PPO
+    from phasegrad.algorithms import A2C, ACER, PPG, PPO, TRPO, VPG
+    from phasegrad.export import export_onnx
     from phasegrad.runs.load import load
+    from phasegrad.runs.video import record_video
 
-LAZY = {"PPG": "phasegrad.algorithms", "PPO": "phasegrad.algorithms", "load": "phasegrad.runs.load"}
+LAZY = dict.fromkeys(("A2C", "ACER", "PPG", "PPO", "TRPO", "VPG"), "phasegrad.algorithms") | {
+    "load": "phasegrad.runs.load"
+}
+LAZY |= {"record_video": "phasegrad.runs.video", "export_onnx": "phasegrad.export"}
 
 __all__ = [
+    "A2C",
+    "ACER",
     "PPG",
     "PPO",
+    "TRPO",
+    "VPG",
     "ConfigError",
     "EnvError",
     "NonFiniteError",
     "PhasegradError",
     "RunError",
     "__version__",
+    "export_onnx",
     "load",
+    "record_video",
 ]
 
 

@@ -1,4 +1,4 @@
-"""Generalised advantage estimation as pure functions on time-major tensors [T, N]."""
+"""Generalised advantage estimation and Retrace as pure functions on time-major tensors [T, N]."""
 
 from __future__ import annotations
 
@@ -23,6 +23,29 @@ def gae(
     delta = rewards + gamma * next_values * (~terminated) - values
     advantages = discounted_suffix_sum(delta, gamma * lam * (~(terminated | truncated)).to(delta.dtype))
     return advantages, advantages + values
+
+
+def retrace(
+    rewards: Tensor,
+    q_taken: Tensor,
+    next_values: Tensor,
+    ratios: Tensor,
+    terminated: Tensor,
+    truncated: Tensor,
+    gamma: float,
+    lam: float = 1.0,
+) -> Tensor:
+    """Retrace targets of Q(s, a) along trajectories of another policy (Munos et al. 2016), all arguments [T, N].
+
+    Qret[t] = r[t] + gamma V(s[t + 1]) + gamma lam min(1, ratio[t + 1]) (Qret[t + 1] - Q(s[t + 1], a[t + 1]))
+
+    `q_taken` is Q of the action taken, `ratios` pi(a|s) / mu(a|s), and `next_values` as for `gae`: V of what really
+    followed, 0 after a termination. The last term stops at the end of an episode and of the trajectory.
+    """
+    delta = rewards + gamma * next_values * (~terminated) - q_taken
+    following = torch.cat([ratios[1:].clamp(max=1), torch.zeros_like(ratios[:1])])
+    discounts = gamma * lam * following * (~(terminated | truncated)).to(delta.dtype)
+    return q_taken + discounted_suffix_sum(delta, discounts)
 
 
 def discounted_suffix_sum(terms: Tensor, discounts: Tensor) -> Tensor:

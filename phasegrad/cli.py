@@ -11,11 +11,13 @@ import sys
 import typing
 import warnings
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 from phasegrad.errors import ConfigError, PhasegradError, PhasegradWarning, nearest
 
-NAMES = ("ppo", "ppg")
+NAMES = ("ppo", "ppg", "a2c", "vpg", "trpo", "acer")
+ALLOW_IMPORT = "import the module that the run's environment id module:Id-v0 names: only for files you trust"
 EXAMPLES = {
     "train": (
         "phasegrad train ppo --env CartPole-v1 --total-steps 1e5 --seed 1 --run-dir runs/cartpole",
@@ -30,9 +32,34 @@ EXAMPLES = {
         "phasegrad plot runs/cartpole --out curve.png",
         "phasegrad plot runs/seed1 runs/seed2 runs/seed3 --out curve.png",
     ),
+    "video": (
+        "phasegrad video runs/cartpole",
+        "phasegrad video runs/coinrun --grid --episodes 9 --levels test --out grid.mp4",
+    ),
+    "export": (
+        "phasegrad export runs/cartpole --onnx cartpole.onnx",
+        "phasegrad export runs/cartpole --onnx cartpole.onnx --with-log-prob --with-value --checkpoint 50176",
+    ),
+    "tune": (
+        "phasegrad tune --env CartPole-v1 --trials 20 --steps 50_000",
+        "phasegrad tune --env Pendulum-v1 --algorithm ppg --trials 50 --steps 1e5 --dir tuning/pendulum",
+    ),
+    "study": (
+        "phasegrad study control --jobs 2",
+        "phasegrad study ppo-objectives --envs Hopper-v5,Reacher-v5 --variants none,clip-0.2 --steps 3e5 --seeds 3",
+    ),
+    "report": (
+        "phasegrad report runs/cartpole",
+        "phasegrad report runs/seed1 runs/seed2 runs/seed3 --out comparison.html",
+    ),
+    "watch": ("phasegrad watch runs/cartpole", "phasegrad watch runs/cartpole --once"),
     "envs": ("phasegrad envs", "phasegrad envs procgen"),
     "presets": ("phasegrad presets", "phasegrad presets mujoco"),
     "doctor": ("phasegrad doctor", "phasegrad doctor --json"),
+    "completion": (
+        'eval "$(phasegrad completion bash)"    # in ~/.bashrc; with zsh the same in ~/.zshrc',
+        "phasegrad completion fish > ~/.config/fish/completions/phasegrad.fish",
+    ),
 }
 
 
@@ -72,6 +99,7 @@ def build_parser() -> Parser:
     resume.add_argument("dir", help="run directory")
     resume.add_argument("--total-steps", help="a larger total than the configured one")
     resume.add_argument("--quiet", action="store_true", help="no progress display")
+    resume.add_argument("--allow-import", action="store_true", help=ALLOW_IMPORT)
     evaluate = verb("eval", "play episodes with a trained agent", run_eval)
     evaluate.add_argument("dir", help="run directory or saved agent")
     evaluate.add_argument("--episodes", default="20", help="how many (default 20)")
@@ -79,18 +107,71 @@ def build_parser() -> Parser:
         "--deterministic", action="store_true", help="the most likely action in place of a sampled one"
     )
     evaluate.add_argument("--levels", default="train", help="Procgen: train or test levels")
-    evaluate.add_argument("--checkpoint", metavar="STEP", help="the checkpoint of a step (default: the latest)")
+    evaluate.add_argument(
+        "--checkpoint", metavar="STEP", help="the checkpoint of a step, or best by evaluation (default: the latest)"
+    )
+    evaluate.add_argument("--allow-import", action="store_true", help=ALLOW_IMPORT)
     evaluate.add_argument("--seed", help="seed of the environments (default: the run's)")
     evaluate.add_argument("--json", action="store_true", help="one JSON object on stdout")
+    evaluate.add_argument(
+        "--record",
+        nargs="?",
+        const="best,median,worst",
+        metavar="WHICH",
+        help="film the best, median and worst episode, or those named, into DIR/videos",
+    )
     plot = verb("plot", "draw learning curves as a picture", run_plot)
     plot.add_argument("dir", nargs="+", help="run directories; more than one are drawn as their mean and range")
     plot.add_argument("--out", default="curve.png", help="PNG file to write (default curve.png)")
+    video = verb("video", "film the agent as an mp4, with the running return", run_video)
+    video.add_argument("dir", help="run directory or saved agent")
+    video.add_argument("--episodes", help="how many (default 1; 4 in a grid)")
+    video.add_argument("--grid", action="store_true", help="all episodes at once, side by side")
+    video.add_argument(
+        "--checkpoint", metavar="STEP", help="the checkpoint of a step, or best by evaluation (default: the latest)"
+    )
+    video.add_argument("--allow-import", action="store_true", help=ALLOW_IMPORT)
+    video.add_argument("--out", metavar="FILE", help="the file (default: DIR/videos/step-STEP.mp4)")
+    video.add_argument("--fps", help="frames a second (default: the environment's)")
+    video.add_argument("--seed", help="seed of the environments (default: the run's)")
+    video.add_argument("--stochastic", action="store_true", help="sampled actions in place of the most likely one")
+    video.add_argument("--levels", default="train", help="Procgen: train or test levels")
+    video.add_argument("--max-steps", help="cut longer episodes (default: never)")
+    export = verb("export", "write the policy as an ONNX file, checked against predict", run_export)
+    export.add_argument("dir", help="run directory or saved agent")
+    export.add_argument("--onnx", metavar="FILE", required=True, help="the file to write")
+    export.add_argument("--with-value", action="store_true", help="a second output: V(s), in units of the raw reward")
+    export.add_argument("--with-log-prob", action="store_true", help="a further output: the log-probability")
+    export.add_argument("--stochastic", action="store_true", help="sample the action, from noise given as an input")
+    export.add_argument("--checkpoint", metavar="STEP", help="the checkpoint of a step (default: the latest)")
+    tune = verb("tune", "search for good settings and write them as a preset file", run_tune)
+    tune.add_argument("--env", help="environment id")
+    tune.add_argument("--algorithm", default="ppo", help="ppo or ppg (default ppo)")
+    tune.add_argument("--trials", default="20", help="how many settings to try in all (default 20)")
+    tune.add_argument("--steps", default="100_000", help="environment steps of a trial (default 100,000)")
+    tune.add_argument("--dir", help="where trials and result are kept (default: tuning/ENV-ALGORITHM)")
+    tune.add_argument("--seed", default="1", help="seed of the search and of its first trial (default 1)")
+    tune.add_argument("--quiet", action="store_true", help="print nothing but the result")
+    from phasegrad.studies.options import add_options
+
+    add_options(verb("study", "run a grid of variants, environments and seeds, with statistics", run_study))
+    report = verb("report", "write one self-contained HTML page about runs", run_report)
+    report.add_argument("dir", nargs="+", help="run directories, or folders that hold some, such as a study's")
+    report.add_argument(
+        "--out", metavar="FILE", help="the file (default: DIR/report.html; report.html here for several directories)"
+    )
+    report.add_argument("--title", help="the page's heading (default: what was trained on what)")
+    watch = verb("watch", "show a running or finished run from its files", run_watch)
+    watch.add_argument("dir", help="run directory")
+    watch.add_argument("--once", action="store_true", help="show it as it is now and end")
     listing = verb("envs", "list the environments that can be trained on", run_envs)
     listing.add_argument("family", nargs="?", help="only this family")
     presets = verb("presets", "list the presets, or show one", run_presets)
     presets.add_argument("name", nargs="?", help="show this preset's settings")
     doctor = verb("doctor", "check this installation", run_doctor)
     doctor.add_argument("--json", action="store_true", help="one JSON object on stdout")
+    completion = verb("completion", "print a script that completes commands and options in your shell", run_completion)
+    completion.add_argument("shell", choices=("bash", "zsh", "fish"), help="the shell")
     return parser
 
 
@@ -176,7 +257,10 @@ def run_train(options: argparse.Namespace) -> int:
     path = options.run_dir or f"runs/{fields['env'].replace('/', '-').replace(':', '-')}-{options.algorithm}-s{seed}"
     directory = RunDirectory(path)
     if options.resume and directory.exists():
-        return continue_run(path, None, options.quiet)
+        named = (
+            str(directory.read_config().get("env")) == fields["env"]
+        )  # then the user asks for its module, not the file
+        return continue_run(path, None, options.quiet, allow_import=named)
     directory.require_free(options.overwrite)
     agent = algorithm(run_dir=path, **fields)
     try:
@@ -186,23 +270,23 @@ def run_train(options: argparse.Namespace) -> int:
     return 0
 
 
-def continue_run(path: str, total_steps: str | None, quiet: bool) -> int:
+def continue_run(path: str, total_steps: str | None, quiet: bool, allow_import: bool = False) -> int:
     from phasegrad.config import to_int
     from phasegrad.runs.directory import RunDirectory
-    from phasegrad.runs.load import load
+    from phasegrad.runs.load import load, restart
 
     directory = RunDirectory(path)
-    config = directory.read_config()
+    directory.read_config()  # says so where this is no run
     if directory.checkpoints():
-        agent = load(path)
+        agent = load(path, allow_import=allow_import)
     else:  # killed before its first checkpoint: the run starts again from its config
-        from phasegrad.algorithms import ALGORITHMS
-
-        fields = {name: value for name, value in config.items() if name not in ("algorithm", "versions")}
-        agent = ALGORITHMS[config["algorithm"]](run_dir=path, **fields)
-        agent.takes_over = True
+        agent = restart(path, allow_import=allow_import)
     total = agent.config.total_steps if total_steps is None else to_int(total_steps)
     if agent.progress.step >= total:
+        if not directory.has_result(agent.progress.step):
+            from phasegrad.runs.session import record_result
+
+            record_result(agent)
         if not quiet:
             print(f"{path} has reached its {total:,} steps already; --total-steps N goes further.")
         return 0
@@ -214,23 +298,30 @@ def continue_run(path: str, total_steps: str | None, quiet: bool) -> int:
 
 
 def run_resume(options: argparse.Namespace) -> int:
-    return continue_run(options.dir, options.total_steps, options.quiet)
+    return continue_run(options.dir, options.total_steps, options.quiet, options.allow_import)
 
 
 def run_eval(options: argparse.Namespace) -> int:
-    from phasegrad.config import coerce
     from phasegrad.runs.load import load
 
-    def whole(name: str, value: str | None, low: int) -> int | None:
-        return None if value is None else coerce(name, value, int, {"low": low})
+    episodes = whole("episodes", options.episodes, 1) or 20
+    agent = load(options.dir, checkpoint=chosen_checkpoint(options.checkpoint), allow_import=options.allow_import)
+    how = {
+        "deterministic": options.deterministic,
+        "seed": whole("seed", options.seed, 0),
+        "levels": options.levels,
+    }
+    videos: dict[str, Any] = {}
+    if options.record is None:
+        result = agent.evaluate(episodes, **how)
+    else:
+        from phasegrad.runs.video import evaluate_and_record
 
-    episodes = whole("episodes", options.episodes, 1)
-    agent = load(options.dir, checkpoint=whole("checkpoint", options.checkpoint, 0))
-    result = agent.evaluate(
-        episodes or 20, deterministic=options.deterministic, seed=whole("seed", options.seed, 0), levels=options.levels
-    )
+        picks = [pick.strip() for pick in options.record.split(",") if pick.strip()]
+        result, videos = evaluate_and_record(agent, episodes, picks, Path(options.dir) / "videos", **how)
     if options.json:
-        print(json.dumps(result.summary()))
+        shown = {pick: {"path": str(video.path), "return": video.returns[0]} for pick, video in videos.items()}
+        print(json.dumps(result.summary() | ({"videos": shown} if shown else {})))
         return 0
     from rich.console import Console
     from rich.table import Table
@@ -242,6 +333,80 @@ def run_eval(options: argparse.Namespace) -> int:
         table.add_column(name.replace("_", " "), justify="right")
     table.add_row(*(f"{value:,.2f}" if isinstance(value, float) else str(value) for value in result.summary().values()))
     Console().print(table)
+    for pick, video in videos.items():
+        print(f"{pick}: return {video.returns[0]:,.2f}, {video.path}")
+    return 0
+
+
+def chosen_checkpoint(value: str | None) -> int | str | None:
+    """A step, or the word best."""
+    return value if value == "best" else whole("checkpoint", value, 0)
+
+
+def whole(name: str, value: str | None, low: int) -> int | None:
+    """An option as a whole number of at least `low`, or None where it was not given."""
+    return None if value is None else coerced(name, value, int, low)
+
+
+def coerced(name: str, value: str, kind: type, low: float) -> Any:
+    from phasegrad.config import coerce
+
+    return coerce(name, value, kind, {"low": low})
+
+
+def run_video(options: argparse.Namespace) -> int:
+    from phasegrad.runs.load import load
+    from phasegrad.runs.video import default_path, record_video
+
+    how = {
+        "episodes": whole("episodes", options.episodes, 1),
+        "seed": whole("seed", options.seed, 0),
+        "fps": None if options.fps is None else coerced("fps", options.fps, float, 0),
+        "max_steps": whole("max_steps", options.max_steps, 1),
+    }
+    agent = load(options.dir, checkpoint=chosen_checkpoint(options.checkpoint), allow_import=options.allow_import)
+    agent.run_dir = Path(options.dir)
+    path = options.out or default_path(agent, options.grid)
+    video = record_video(
+        agent, path, grid=options.grid, deterministic=not options.stochastic, levels=options.levels, **how
+    )
+    returns = ", ".join(f"{value:,.2f}" for value in video.returns)
+    print(f"wrote {video.path}: {video.frames} frames, return {returns}")
+    return 0
+
+
+def run_export(options: argparse.Namespace) -> int:
+    from phasegrad.export import export_onnx
+    from phasegrad.runs.load import load
+
+    agent = load(options.dir, checkpoint=chosen_checkpoint(options.checkpoint), device="cpu")
+    report = export_onnx(
+        agent,
+        options.onnx,
+        with_value=options.with_value,
+        with_log_prob=options.with_log_prob,
+        deterministic=not options.stochastic,
+    )
+    print(f"wrote {report.path}: {report.describe()}")
+    return 0
+
+
+def run_tune(options: argparse.Namespace) -> int:
+    from phasegrad.tune import tune
+
+    if not options.env:
+        raise ConfigError("--env is missing: give an environment id such as CartPole-v1; `phasegrad envs` lists them.")
+    result = tune(
+        options.env,
+        algorithm=options.algorithm,
+        trials=coerced("trials", options.trials, int, 1),
+        steps=coerced("steps", options.steps, int, 1),
+        folder=options.dir,
+        seed=coerced("seed", options.seed, int, 0),
+        env_options=options.env_options,
+        report=None if options.quiet else print,
+    )
+    print(result.describe())
     return 0
 
 
@@ -250,6 +415,35 @@ def run_plot(options: argparse.Namespace) -> int:
 
     plot_runs(options.dir, options.out)
     print(f"wrote {options.out}")
+    return 0
+
+
+def run_study(options: argparse.Namespace) -> int:
+    from phasegrad.studies.command import run_study as run
+
+    return run(options)
+
+
+def run_report(options: argparse.Namespace) -> int:
+    from phasegrad.report import write_report
+
+    default = Path(options.dir[0], "report.html") if len(options.dir) == 1 else Path("report.html")
+    path = write_report(options.dir, default if options.out is None else options.out, title=options.title)
+    print(f"wrote {path}: open it in a browser")
+    return 0
+
+
+def run_watch(options: argparse.Namespace) -> int:
+    from phasegrad.runs.watch import watch
+
+    watch(options.dir, once=options.once)
+    return 0
+
+
+def run_completion(options: argparse.Namespace) -> int:
+    from phasegrad.completion import script
+
+    print(script(options.shell), end="")
     return 0
 
 
@@ -335,7 +529,9 @@ def _run(arguments: Sequence[str] | None) -> int:
             print(f"phasegrad {__version__}")
             return 0
         if options.verb is None:
-            build_parser().print_help()
+            from phasegrad.guide import guide
+
+            print(guide())
             return 0
         result: int = options.run(options)
         return result
@@ -344,8 +540,11 @@ def _run(arguments: Sequence[str] | None) -> int:
             raise
         print(f"phasegrad: {error}", file=sys.stderr)
         return error.exit_code
-    except KeyboardInterrupt:
-        print("phasegrad: stopped; `phasegrad resume DIR` continues from the last checkpoint.", file=sys.stderr)
-        return 130
+    except (KeyboardInterrupt, SystemExit) as error:
+        sentence = getattr(error, "sentence", "")
+        if isinstance(error, SystemExit) and not sentence:
+            raise
+        print(f"phasegrad: {sentence or 'stopped before there was anything to save.'}", file=sys.stderr)
+        return int(getattr(error, "exit_code", 130))
     except BrokenPipeError:
         return 141

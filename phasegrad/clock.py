@@ -12,6 +12,7 @@ class Clock:
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = defaultdict(float)
+        self.current = ""  # the section that runs now, for a display to read
         self._sections: dict[str, _Section] = {}
 
     def section(self, name: str) -> _Section:
@@ -35,9 +36,11 @@ class _Section:
         self.clock, self.name, self.start = clock, name, 0.0
 
     def __enter__(self) -> None:
+        self.clock.current = self.name
         self.start = time.perf_counter()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.clock.seconds[self.name] += time.perf_counter() - self.start
+        self.clock.current = ""

@@ -50,15 +50,25 @@ class Config:
     device: str = setting("auto", "where the networks live: auto, cpu, cuda, cuda:1")
     compile: str = setting(
         "auto",
-        "compile the update: auto (where the run is long enough to repay it), on, off",
-        choices=("auto", "on", "off"),
+        "small networks on a CPU: on compiles them with the system's C compiler, replay calls traced kernels, off is "
+        "plain autograd; auto takes off for runs below 20,000 steps, else on where there is a compiler, else replay",
+        choices=("auto", "on", "replay", "off"),
     )
-    torch_threads: int = setting(0, "threads of torch's kernels; 0 lets the network's size decide", low=0)
+    torch_threads: int = setting(0, "threads of torch's kernels; 0 lets the network's size decide", low=0, high=1 << 12)
     checkpoint_every: int = setting(
         0, "environment steps between checkpoints, rounded up to an iteration; 0 is a tenth of the run", low=0
     )
     keep_checkpoints: int = setting(3, "how many of the latest checkpoints stay on disk", low=1)
+    eval_checkpoints: int = setting(
+        0,
+        "deterministic evaluation episodes at each checkpoint; the best checkpoint by them is kept too; 0 for none",
+        low=0,
+        high=1 << 20,
+    )
     eval_episodes: int = setting(0, "deterministic evaluation episodes at the end of training, 0 for none", low=0)
+    track: str = setting(
+        "none", "where the metrics go beside the run directory: wandb needs the extra track", choices=("none", "wandb")
+    )
 
     # Environments and rollout
     backend: str = setting(
@@ -69,9 +79,14 @@ class Config:
     vectorization: str = setting(
         "sync", "gymnasium environments in this process (sync) or one process each (async)", choices=("sync", "async")
     )
-    env_threads: int = setting(0, "threads of envpool; 0 for one an environment up to the number of cores", low=0)
-    num_envs: int = setting(8, "N: environments stepped together", low=1)
-    num_steps: int = setting(256, "T: steps of each environment in a rollout", low=1)
+    env_threads: int = setting(
+        0, "threads of envpool; 0 for one an environment up to the number of cores", low=0, high=1 << 12
+    )
+    env_timeout: float = setting(
+        0.0, "seconds that a step of a gymnasium environment may take before the run stops; 0 for no limit", low=0
+    )
+    num_envs: int = setting(8, "N: environments stepped together", low=1, high=1 << 20)
+    num_steps: int = setting(256, "T: steps of each environment in a rollout", low=1, high=1 << 24)
     gamma: float = setting(0.99, "discount factor", low=0, high=1)
     gae_lambda: float = setting(0.95, "lambda of generalised advantage estimation", low=0, high=1)
     policy_gae_lambda: float | None = setting(
@@ -152,6 +167,12 @@ class Config:
         return {name: list(value) if isinstance(value, tuple) else value for name, value in fields.items()}
 
 
+def require_dual(config: Config, reason: str) -> None:
+    """Refuse an architecture in which policy and value share parameters."""
+    if config.arch != "dual":
+        raise ConfigError(f"arch must be dual for {algorithm_name(type(config))}, not {config.arch!r}: {reason}.")
+
+
 def documented_fields(config_class: type[Config]) -> dict[str, dataclasses.Field[Any]]:
     return {f.name: f for f in dataclasses.fields(config_class)}
 
@@ -179,30 +200,48 @@ def algorithm_name(config_class: type[Config]) -> str:
     return config_class.__name__.removesuffix("Config").lower() or "any algorithm"
 
 
+LARGE = 1 << 12
+MOST_ITEMS = 64
+
+
 def coerce(name: str, value: Any, hint: Any, metadata: Mapping[str, Any]) -> Any:
     """One value as its field's type: text is parsed as the command line writes it; ranges and choices are checked."""
     if typing.get_origin(hint) in (types.UnionType, typing.Union):
         if value is None or (isinstance(value, str) and value.lower() == "none"):
             return None
         hint = next(option for option in typing.get_args(hint) if option is not type(None))
+    if typing.get_origin(hint) is dict and not (isinstance(value, Mapping) and all(isinstance(k, str) for k in value)):
+        raise ConfigError(f"{name} must be an object of names and values, not {short(value)}.")
     if hint is Any or typing.get_origin(hint) is dict:
         return value
     if typing.get_origin(hint) is tuple:
         items = [item for item in value.split(",") if item.strip()] if isinstance(value, str) else value
         if not isinstance(items, (list, tuple)):
             items = [items]
+        if len(items) > MOST_ITEMS:
+            raise ConfigError(f"{name} has {len(items)} entries: at most {MOST_ITEMS} make sense.")
         return tuple(coerce(name, item, int, metadata) for item in items)
     try:
         result = CONVERTERS[hint](value)
     except (ValueError, TypeError, OverflowError):
-        raise ConfigError(f"{name} must be {KINDS[hint]}, not {value!r}.") from None
+        raise ConfigError(f"{name} must be {KINDS[hint]}, not {short(value)}.") from None
     low, high, choices = metadata.get("low"), metadata.get("high"), metadata.get("choices")
     if choices and result not in choices:
-        raise ConfigError(f"{name} must be one of {', '.join(choices)}, not {result!r}.{nearest(str(result), choices)}")
+        raise ConfigError(
+            f"{name} must be one of {', '.join(choices)}, not {short(result)}.{nearest(str(result)[:80], choices)}"
+        )
     if (low is not None and result < low) or (high is not None and result > high):
         wanted = f"at least {low}" if high is None else f"at most {high}" if low is None else f"from {low} to {high}"
-        raise ConfigError(f"{name} must be {wanted}, not {value}.")
+        if high is not None and LARGE <= high <= 1 << 24:  # a limit that only a slip or a hostile file exceeds
+            wanted = f"at most {high}" if result > high else f"at least {low}"
+        raise ConfigError(f"{name} must be {wanted}, not {str(value)[:80]}.")
     return result
+
+
+def short(value: Any) -> str:
+    """A value as an error shows it, whatever its length."""
+    text = repr(value) if not isinstance(value, (list, tuple, dict)) or len(value) < 100 else f"{len(value)} entries"
+    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def to_int(value: Any) -> int:

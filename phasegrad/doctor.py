@@ -38,6 +38,7 @@ def examine() -> list[Check]:
         _try("mujoco", lambda: _make("HalfCheetah-v5"), 'pip install "phasegrad[mujoco]"', True),
         _package("minigrid", 'pip install "phasegrad[minigrid]"', True),
         _package("tensorboard", "pip install tensorboard", False),
+        _try("ffmpeg", _ffmpeg, "pip install imageio-ffmpeg, which brings one, for `phasegrad video`", True),
         _try("cuda", _cuda, "no CUDA device: networks run on the CPU", True),
     ]
     compiler = shutil.which("g++") or shutil.which("c++") or shutil.which("clang++")
@@ -73,6 +74,12 @@ def _make(env_id: str) -> str:
 
 def _procgen() -> str:
     return _make("procgen/coinrun")
+
+
+def _ffmpeg() -> str:
+    import imageio_ffmpeg
+
+    return f"{imageio_ffmpeg.get_ffmpeg_version()} of imageio-ffmpeg"
 
 
 def _cuda() -> str:

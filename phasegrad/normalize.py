@@ -103,4 +103,8 @@ class RewardNormalizer:
         returns = discounted_suffix_sum(terms.flip(0), discounts.flip(0)).flip(0)  # a prefix sum, in reversed time
         self.running_return = returns[-1] * ~done[-1]
         self.moments = merged_moments(self.moments, returns.flatten())
-        return (rewards / self.std).clamp(-self.clip, self.clip).float()
+        return self.scaled(rewards)
+
+    def scaled(self, rewards: Tensor) -> Tensor:
+        """Rewards normalised by what is known now, in float32; nothing is learnt from them."""
+        return (rewards.double() / self.std).clamp(-self.clip, self.clip).float() if self.enabled else rewards.float()

@@ -6,6 +6,7 @@ device until the end of an iteration. Nothing here knows what a loss means.
 
 from __future__ import annotations
 
+import itertools
 import math
 import warnings
 from collections.abc import Callable, Mapping
@@ -16,8 +17,10 @@ from torch import Tensor
 
 from phasegrad.errors import NonFiniteError, PhasegradWarning
 from phasegrad.models import FlatParameters
+from phasegrad.native import EpochProgram
+from phasegrad.native.program import Group
 from phasegrad.replay import Replay
-from phasegrad.rollout import Minibatch
+from phasegrad.rollout import Minibatch, Minibatches
 
 # From a minibatch and the iteration's scalars to (loss, metrics); a metric is a 0-d tensor, a mean over the samples.
 Loss = Callable[[Any, Mapping[str, float]], tuple[Tensor, dict[str, Tensor]]]
@@ -31,6 +34,15 @@ def checked_replay(function: Callable[..., list[Tensor]], examples: list[Tensor]
     for mine, wanted in zip(found, function(*examples), strict=True):
         torch.testing.assert_close(mine, wanted.detach(), rtol=1e-5, atol=1e-6)
     return replay
+
+
+def joined(numbers: list[Tensor]) -> Tensor:
+    """Numbers and vectors of them as one vector."""
+    return torch.cat([number.reshape(-1) for number in numbers])
+
+
+def _warn(sentence: str) -> None:
+    warnings.warn(sentence, PhasegradWarning, stacklevel=4)
 
 
 class Adam:
@@ -55,29 +67,113 @@ class Adam:
         """The tensors a checkpoint must hold."""
         return {"first": self.first, "second": self.second, "steps": self.steps}
 
+    def native(self, learning_rate: float, max_grad_norm: float) -> Group:
+        """This optimiser's step for compiled code."""
+        return Group(
+            self.where.start, len(self.first), self.first.data_ptr(), self.second.data_ptr(), self.steps.data_ptr(),
+            learning_rate, self.eps, 0.0, max_grad_norm, 0,
+        )  # fmt: skip
+
+
+class RMSProp:
+    """RMSProp (Tieleman and Hinton 2012) on one slice of the flat parameters.
+
+    `inside_root` is the original A2C and ACER code's form: epsilon under the square root, and a mean square that starts
+    at 1, so that the first steps are short. Without it the form is torch's.
+    """
+
+    def __init__(
+        self, flat: FlatParameters, where: slice, eps: float = 1e-5, alpha: float = 0.99, inside_root: bool = False
+    ) -> None:
+        self.parameters, self.gradients, self.where = flat.data[where], flat.grad[where], where
+        self.square = torch.ones_like(self.parameters) if inside_root else torch.zeros_like(self.parameters)
+        self.eps, self.alpha, self.inside_root = eps, alpha, inside_root
+
+    @torch.no_grad()
+    def step(self, gradients: Tensor, learning_rate: float, scale: Tensor | None = None) -> None:
+        """Move down `gradients`, divided by `scale`."""
+        if scale is not None:
+            gradients = gradients / scale
+        self.square.mul_(self.alpha).addcmul_(gradients, gradients, value=1 - self.alpha)
+        root = (self.square + self.eps).sqrt_() if self.inside_root else self.square.sqrt().add_(self.eps)
+        self.parameters.addcdiv_(gradients, root, value=-learning_rate)
+
+    def state(self) -> dict[str, Tensor]:
+        """The tensors a checkpoint must hold."""
+        return {"square": self.square}
+
+    def native(self, learning_rate: float, max_grad_norm: float) -> Group:
+        """This optimiser's step for compiled code."""
+        return Group(
+            self.where.start, len(self.square), 0, self.square.data_ptr(), 0,
+            learning_rate, self.eps, self.alpha, max_grad_norm, 2 if self.inside_root else 1,
+        )  # fmt: skip
+
+
+Optimizer = Adam | RMSProp
+
 
 class Stepper:
     """Moves groups of parameters, each by its own optimiser and learning rate, down the gradient of a loss.
 
-    With `replay` the gradient of each loss is traced at its first minibatch of a shape and replayed from then on:
-    the same numbers without autograd's overhead, which is most of the time for small networks on a CPU.
+    There are three ways to the same numbers. With `native` the whole step of each loss is traced at its first minibatch
+    of a shape and compiled; with `replay` the traced gradient is replayed without a compiler; and plain autograd, which
+    is what large networks want. Small ones on a CPU spend nearly all of autograd's time on its overhead.
     """
 
     def __init__(
-        self, flat: FlatParameters, optimizers: Mapping[str, Adam], max_grad_norm: float, microbatch: int, replay: bool
+        self,
+        flat: FlatParameters,
+        optimizers: Mapping[str, Optimizer],
+        max_grad_norm: float,
+        microbatch: int,
+        replay: bool = False,
+        native: bool = False,
     ) -> None:
         self.flat, self.optimizers = flat, dict(optimizers)
-        self.max_grad_norm, self.microbatch, self.replay = max_grad_norm, microbatch, replay
-        self.recorded: dict[str, list[Tensor]] = {}  # 0-d tensors on the device, one a gradient step
+        self.max_grad_norm, self.microbatch, self.replay, self.native = max_grad_norm, microbatch, replay, native
+        self.recorded: dict[str, list[Tensor]] = {}  # on the device: a number, or a vector of them, a gradient step
         self.count = 0  # gradient steps taken
         self._replays: dict[Any, tuple[Replay, list[str]]] = {}
+        self._programs: dict[Any, tuple[EpochProgram, list[str]]] = {}
         self._scalars: dict[tuple[str, float], Tensor] = {}
+
+    def epoch(
+        self,
+        name: str,
+        loss: Loss,
+        minibatches: Minibatches[Any],
+        scalars: Mapping[str, float],
+        rates: Mapping[str, float],
+    ) -> None:
+        """A gradient step on each of `minibatches`: see `step`."""
+        if not self.native or not minibatches.usual:
+            for batch in minibatches:
+                self._step(name, loss, batch, scalars, rates)
+            return
+        rows, rebuild = minibatches.rows()
+        for size, orders in itertools.groupby(minibatches.indices, len):
+            order = torch.cat(list(orders))
+            if not self._run_program(name, loss, (rows, rebuild, minibatches.prepare), order, size, scalars, rates):
+                for batch in minibatches.of(order.split(size)):
+                    self._step(name, loss, batch, scalars, rates)
 
     def step(
         self, name: str, loss: Loss, batch: Minibatch, scalars: Mapping[str, float], rates: Mapping[str, float]
     ) -> None:
         """One gradient step on `loss`, known as `name`, over `batch`, for the parameter groups that `rates` names."""
-        gradients, metrics = (self._replayed if self.replay else self._backward)(name, loss, batch, scalars)
+        if self.native:
+            rows, rebuild = batch.tensors()
+            order = torch.arange(len(batch))
+            if self._run_program(name, loss, (rows, rebuild, None), order, len(batch), scalars, rates):
+                return
+        self._step(name, loss, batch, scalars, rates)
+
+    def _step(
+        self, name: str, loss: Loss, batch: Minibatch, scalars: Mapping[str, float], rates: Mapping[str, float]
+    ) -> None:
+        """The step by torch's kernels."""
+        gradients, metrics = self.gradient(name, loss, batch, scalars)
         for group, learning_rate in rates.items():
             optimizer = self.optimizers[group]
             own = gradients[optimizer.where]
@@ -88,6 +184,70 @@ class Stepper:
         for key, metric in metrics.items():
             self.recorded.setdefault(key, []).append(metric)
         self.count += 1
+
+    # Compiled
+
+    def _run_program(
+        self,
+        name: str,
+        loss: Loss,
+        data: tuple[list[Tensor], Callable[..., Any], Callable[[Any], Any] | None],
+        order: Tensor,
+        size: int,
+        scalars: Mapping[str, float],
+        rates: Mapping[str, float],
+    ) -> bool:
+        """Gradient steps over minibatches of `size` rows in `order`; False where they cannot be compiled."""
+        rows, rebuild, prepare = data
+        values = [self._as_tensor(key, value) for key, value in scalars.items()]
+        known = (name, size, prepare is not None)
+        if known not in self._programs:
+            examples = [row[order[:size]] for row in rows]
+            try:
+                self._programs[known] = self._compile(loss, examples, rebuild, prepare, scalars, values)
+            except Exception as error:  # a user's network may do what is not known here; it still trains
+                self.native = False
+                _warn(f"The update runs without compiled code: {error}")
+                return False
+        program, keys = self._programs[known]
+        groups = [self.optimizers[group].native(rate, self.max_grad_norm) for group, rate in rates.items()]
+        columns = program.run([row.contiguous() for row in rows], order, values, self.flat.data, groups).unbind(1)
+        for key, column in zip([*keys, *(f"{group}_grad_norm" for group in rates)], columns, strict=True):
+            self.recorded.setdefault(key, []).append(column)
+        self.count += len(order) // size
+        return True
+
+    def _compile(
+        self,
+        loss: Loss,
+        examples: list[Tensor],
+        rebuild: Callable[..., Any],
+        prepare: Callable[[Any], Any] | None,
+        scalars: Mapping[str, float],
+        values: list[Tensor],
+    ) -> tuple[EpochProgram, list[str]]:
+        keys: list[str] = []
+
+        def gradient(*inputs: Tensor) -> list[Tensor]:
+            batch = rebuild(inputs[: len(examples)])
+            given: Any = dict(zip(scalars, inputs[len(examples) :], strict=True))
+            value, metrics = loss(batch if prepare is None else prepare(batch), given)
+            keys[:] = list(metrics)
+            return [self.flat.gradient(value), *metrics.values()]
+
+        program = EpochProgram(gradient, [*examples, *values], len(examples))
+        for mine, wanted in zip(program.gradient(examples, values), gradient(*examples, *values), strict=True):
+            tolerance = 1e-4 * float(wanted.detach().abs().max()) + 1e-6
+            torch.testing.assert_close(mine, wanted.detach(), rtol=0.0, atol=tolerance)
+        return program, keys
+
+    # By torch's kernels
+
+    def gradient(
+        self, name: str, loss: Loss, batch: Minibatch, scalars: Mapping[str, float]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """The flat gradient of `loss` over `batch`, valid until the next one, and the loss's metrics."""
+        return (self._replayed if self.replay else self._backward)(name, loss, batch, scalars)
 
     def _backward(
         self, _: str, loss: Loss, batch: Minibatch, scalars: Mapping[str, float]
@@ -127,11 +287,7 @@ class Stepper:
                 self._replays[known] = (checked_replay(gradient, [*tensors, *values]), keys)
             except Exception as error:  # a user's network may do what cannot be traced; it still trains
                 self.replay = False
-                warnings.warn(
-                    f"The update runs without replay, since it cannot be traced: {error}",
-                    PhasegradWarning,
-                    stacklevel=2,
-                )
+                _warn(f"The update runs without replay, since it cannot be traced: {error}")
                 return self._backward(name, loss, batch, scalars)
         run, keys = self._replays[known]
         with torch.no_grad():
@@ -147,14 +303,14 @@ class Stepper:
 
     def mean_since(self, name: str, count: int) -> float:
         """The mean of a metric over the gradient steps since `self.count` was `count`; waits for the device."""
-        return float(torch.stack(self.recorded[name][count - self.count :]).mean())
+        return float(joined(self.recorded[name])[count - self.count :].mean())
 
     def take_metrics(self) -> dict[str, float]:
         """Means over the gradient steps since the last call, read from the device in one transfer."""
         names = list(self.recorded)
         if not names:
             return {}
-        means = torch.stack([torch.stack(self.recorded[name]).mean() for name in names]).tolist()
+        means = torch.stack([joined(self.recorded[name]).mean() for name in names]).tolist()
         self.recorded = {}
         metrics = dict(zip(names, means, strict=True))
         for name, mean in metrics.items():

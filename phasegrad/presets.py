@@ -16,21 +16,40 @@ from phasegrad import envs
 from phasegrad.config import Config, algorithm_name, coerce_fields, documented_fields, make_config
 from phasegrad.errors import ConfigError, PhasegradError, nearest
 
+OF_THE_TASK = {
+    "env_options", "total_steps", "gamma", "bootstrap_truncated", "action_bounds", "normalize_observation",
+    "normalize_reward", "reward_gamma", "encoder", "impala_channels", "impala_stem", "impala_stem_stride",
+    "impala_pooling", "initial_std",
+}  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Preset:
-    """Settings shared by the algorithms (`common`), and what each one adds."""
+    """Settings that PPO and PPG share (`common`), and what each algorithm adds.
+
+    The others take from `common` what belongs to the task, not the sizes and rates that were chosen for PPO.
+    """
 
     about: str
     common: Mapping[str, Any]
     by_algorithm: Mapping[str, Mapping[str, Any]]
 
     def fields(self, algorithm: str) -> dict[str, Any]:
-        return {**self.common, **self.by_algorithm.get(algorithm, {})}
+        whole = algorithm in ("ppo", "ppg")
+        common = {name: value for name, value in self.common.items() if whole or name in OF_THE_TASK}
+        return {**common, **self.by_algorithm.get(algorithm, {})}
 
 
 NORMALISED = {"normalize_observation": True, "normalize_reward": True}
 ANNEALED = {"anneal_learning_rate": True}
+ACER = {"num_envs": 8, "learning_rate": 2e-3, "replay_start": 2_000, "normalize_reward": True, **ANNEALED}
+# Vanilla policy gradient with more and larger steps than the published 4,000 samples for a step of 3e-4
+OFTEN = {
+    "num_envs": 16, "num_steps": 128, "learning_rate": 1e-2, "critic_learning_rate": 3e-3, "value_steps": 20, **ANNEALED,
+}  # fmt: skip
+CONTINUOUS_A2C = {
+    "num_envs": 8, "num_steps": 8, "gae_lambda": 0.9, "learning_rate": 1e-3, "entropy_coef": 0.0, **ANNEALED,
+}  # fmt: skip
 PROCGEN = {
     "num_envs": 64, "num_steps": 256, "gamma": 0.999, "gae_lambda": 0.95, "encoder": "impala", "normalize_reward": True,
     "learning_rate": 5e-4, "entropy_coef": 0.01, "max_grad_norm": 0.0, "adam_eps": 1e-8, "normalize_advantage": "batch",
@@ -53,21 +72,25 @@ PRESETS: dict[str, Preset] = {
         {"num_envs": 8, "num_steps": 128, "gamma": 0.98, "gae_lambda": 0.9, "learning_rate": 1e-3,
          "num_minibatches": 4, "anneal_clip_range": True, **ANNEALED},
         {"ppo": {"epochs": 10},
-         "ppg": {"n_pi": 4, "e_pi": 10, "e_v": 10, "e_aux": 2, "aux_minibatches": 16, "aux_learning_rate": 1e-3}},
+         "ppg": {"n_pi": 4, "e_pi": 10, "e_v": 10, "e_aux": 2, "aux_minibatches": 16, "aux_learning_rate": 1e-3},
+         "a2c": {"learning_rate": 2e-3, **ANNEALED}, "acer": ACER,
+         "vpg": {"num_steps": 128, "learning_rate": 1e-2, "critic_learning_rate": 3e-3, "value_steps": 20, **ANNEALED}},
     ),
     "acrobot": Preset(
         "Acrobot-v1 to -90 within 300k steps",
         {"num_envs": 32, "num_steps": 128, "gamma": 0.99, "gae_lambda": 0.95, "learning_rate": 2e-3,
          "normalize_observation": True, "num_minibatches": 8, **ANNEALED},
         {"ppo": {"epochs": 8},
-         "ppg": {"n_pi": 8, "e_pi": 6, "e_v": 6, "e_aux": 2, "aux_minibatches": 32, "aux_learning_rate": 1e-3}},
+         "ppg": {"n_pi": 8, "e_pi": 6, "e_v": 6, "e_aux": 2, "aux_minibatches": 32, "aux_learning_rate": 1e-3},
+         "a2c": {"learning_rate": 2e-3, **ANNEALED}, "vpg": OFTEN, "trpo": {"num_envs": 16}, "acer": ACER},
     ),
     "classic": Preset(
         "classic control: MountainCar and its kin",
         {"num_envs": 16, "num_steps": 128, "gamma": 0.99, "gae_lambda": 0.95, "learning_rate": 1e-3,
          "normalize_observation": True, "num_minibatches": 8, **ANNEALED},
         {"ppo": {"epochs": 8},
-         "ppg": {"n_pi": 8, "e_pi": 6, "e_v": 6, "e_aux": 2, "aux_minibatches": 32, "aux_learning_rate": 1e-3}},
+         "ppg": {"n_pi": 8, "e_pi": 6, "e_v": 6, "e_aux": 2, "aux_minibatches": 32, "aux_learning_rate": 1e-3},
+         "a2c": {"learning_rate": 2e-3, **ANNEALED}, "vpg": OFTEN, "trpo": {"num_envs": 16}, "acer": ACER},
     ),
     "pendulum": Preset(
         "Pendulum-v1 to -200 within 100k steps",
@@ -75,21 +98,26 @@ PRESETS: dict[str, Preset] = {
          "action_bounds": "rescale", "num_minibatches": 16, **NORMALISED, **ANNEALED},
         {"ppo": {"epochs": 10},
          "ppg": {"n_pi": 4, "e_pi": 10, "e_v": 10, "e_aux": 2, "aux_minibatches": 32, "aux_learning_rate": 3e-4,
-                 "beta_clone": 5.0}},
+                 "beta_clone": 5.0},
+         "a2c": CONTINUOUS_A2C, "vpg": OFTEN, "trpo": {"gae_lambda": 0.95}},
     ),
     "box2d": Preset(
         "Box2D: LunarLander-v3 to 200 within 400k steps, BipedalWalker",
         {"num_envs": 32, "num_steps": 128, "gamma": 0.995, "gae_lambda": 0.98, "learning_rate": 2e-3,
          "entropy_coef": 0.01, "normalize_reward": True, "num_minibatches": 8, **ANNEALED},
         {"ppo": {"epochs": 8},
-         "ppg": {"n_pi": 8, "e_pi": 8, "e_v": 8, "e_aux": 2, "aux_minibatches": 32, "aux_learning_rate": 1e-3}},
+         "ppg": {"n_pi": 8, "e_pi": 8, "e_v": 8, "e_aux": 2, "aux_minibatches": 32, "aux_learning_rate": 1e-3},
+         "a2c": {"num_envs": 8, "learning_rate": 8e-4, "entropy_coef": 1e-5, "normalize_reward": False, **ANNEALED},
+         "vpg": OFTEN,
+         "trpo": {"num_envs": 16, "num_steps": 128, "max_kl": 0.02}, "acer": {**ACER, "entropy_coef": 1e-3}},
     ),
     "mujoco": Preset(
         "MuJoCo with 8 environments: the paper's sizes, normalised",
         {"num_envs": 8, "num_steps": 256, "gamma": 0.99, "gae_lambda": 0.95, "learning_rate": 3e-4,
          "num_minibatches": 32, **NORMALISED, **ANNEALED},
         {"ppo": {"epochs": 10},
-         "ppg": {"n_pi": 8, "e_pi": 10, "e_v": 10, "e_aux": 3, "aux_minibatches": 64, "aux_learning_rate": 3e-4}},
+         "ppg": {"n_pi": 8, "e_pi": 10, "e_v": 10, "e_aux": 3, "aux_minibatches": 64, "aux_learning_rate": 3e-4},
+         "a2c": CONTINUOUS_A2C, "vpg": OFTEN},
     ),
     "mujoco-paper": Preset(
         "MuJoCo as in the PPO paper: one environment, 2048 steps, 10 epochs of minibatches of 64; normalised",
@@ -103,14 +131,16 @@ PRESETS: dict[str, Preset] = {
         {"num_envs": 8, "num_steps": 128, "gamma": 0.99, "gae_lambda": 0.95, "learning_rate": 2e-3,
          "num_minibatches": 4, **NORMALISED, **ANNEALED},
         {"ppo": {"epochs": 10},
-         "ppg": {"n_pi": 4, "e_pi": 10, "e_v": 10, "e_aux": 2, "aux_minibatches": 16, "aux_learning_rate": 1e-3}},
+         "ppg": {"n_pi": 4, "e_pi": 10, "e_v": 10, "e_aux": 2, "aux_minibatches": 16, "aux_learning_rate": 1e-3},
+         "a2c": CONTINUOUS_A2C, "vpg": OFTEN},
     ),
     "reacher": Preset(
         "Reacher to -6 within 100k steps",
         {"num_envs": 8, "num_steps": 128, "gamma": 0.9, "gae_lambda": 0.95, "learning_rate": 1e-3,
          "num_minibatches": 8, "initial_std": 0.3, **NORMALISED, **ANNEALED},
         {"ppo": {"epochs": 10},
-         "ppg": {"n_pi": 4, "e_pi": 10, "e_v": 10, "e_aux": 2, "aux_minibatches": 32, "aux_learning_rate": 1e-3}},
+         "ppg": {"n_pi": 4, "e_pi": 10, "e_v": 10, "e_aux": 2, "aux_minibatches": 32, "aux_learning_rate": 1e-3},
+         "a2c": CONTINUOUS_A2C, "vpg": OFTEN},
     ),
     "atari": Preset(
         "Atari as in the PPO paper: 8 x 128, 4 stacked frames, Nature CNN",
@@ -141,8 +171,9 @@ PRESETS: dict[str, Preset] = {
         {**PROCGEN, "env_options": {"distribution": "easy"}, "total_steps": 2_000_000, "impala_stem": 16,
          "impala_stem_stride": 4, "impala_channels": (16, 32)},
         {"ppo": PROCGEN_PPO,
-         "ppg": {"arch": "detach", "num_steps": 64, "e_pi": 1, "e_v": 1, "aux_interval": 1, "aux_buffer": 32,
-                 "aux_steps": 6, "aux_minibatch_size": 512, "beta_clone": 16.0, "aux_learning_rate": 5e-4}},
+         "ppg": {"arch": "shared", "num_steps": 128, "num_minibatches": 16, "e_pi": 2, "e_v": 2, "aux_interval": 1,
+                 "aux_buffer": 16, "aux_steps": 8, "aux_minibatch_size": 512, "beta_clone": 4.0,
+                 "aux_learning_rate": 5e-4}},
     ),
     "minigrid": Preset(
         "MiniGrid's small symbolic views",

@@ -29,12 +29,7 @@ class Replay:
     """`function(*tensors) -> list of tensors`, traced at `examples`; later calls must keep their shapes and dtypes."""
 
     def __init__(self, function: Callable[..., Sequence[Tensor]], examples: Sequence[Tensor]) -> None:
-        module = make_fx(lambda *inputs: list(function(*inputs)))(*examples)
-        with torch.no_grad():
-            if any(_name(node).endswith("_") for node in module.graph.nodes):
-                module = make_fx(functionalize(module))(*examples)  # again, without operations that change their input
-            fixed = _Tidier(module).tidy()
-        self.source, scope = _source(module.graph, fixed)
+        self.source, scope = _source(*record(function, examples))
         exec(compile(self.source, "<replay>", "exec"), scope)  # written above from the recorded operations alone
         self._run: Callable[..., list[Tensor]] = scope["replay"]
 
@@ -42,7 +37,18 @@ class Replay:
         return self._run(*inputs)
 
 
-def _name(node: fx.Node) -> str:
+def record(
+    function: Callable[..., Sequence[Tensor]], examples: Sequence[Tensor]
+) -> tuple[fx.Graph, dict[fx.Node, Any]]:
+    """The operations behind `function` at `examples`, tidied, and the values that are known before any call."""
+    module = make_fx(lambda *inputs: list(function(*inputs)))(*examples)
+    with torch.no_grad():
+        if any(operation_name(node).endswith("_") for node in module.graph.nodes):
+            module = make_fx(functionalize(module))(*examples)  # again, without operations that change their input
+        return module.graph, _Tidier(module).tidy()
+
+
+def operation_name(node: fx.Node) -> str:
     """The operation of a node without its overload, such as "mul"."""
     target = node.target
     return target._schema.name.split("::")[1] if isinstance(target, torch._ops.OpOverload) else ""
@@ -74,12 +80,12 @@ class _Tidier:
 
     def _simpler(self, node: fx.Node) -> fx.Node | None:
         """A node that holds the same numbers already."""
-        name, source = _name(node), node.args[0] if node.args else None
+        name, source = operation_name(node), node.args[0] if node.args else None
         if not isinstance(source, fx.Node):
             return None
         if name in NO_WORK or (name == "pow" and node.args[1] == 1):
             return source
-        if name == "t" and _name(source) == "t" and isinstance(source.args[0], fx.Node):
+        if name == "t" and operation_name(source) == "t" and isinstance(source.args[0], fx.Node):
             return source.args[0]
         if name in ("view", "expand"):
             before, after = source.meta.get("val"), node.meta.get("val")
@@ -99,11 +105,11 @@ class _Tidier:
         inputs = node.all_input_nodes
         if node.op != "call_function":
             return
-        is_view = _name(node) in VIEWS or node.target is operator.getitem
-        is_constant = _name(node) in FILLS or (bool(inputs) and all(i in self.constant for i in inputs))
+        is_view = operation_name(node) in VIEWS or node.target is operator.getitem
+        is_constant = operation_name(node) in FILLS or (bool(inputs) and all(i in self.constant for i in inputs))
         if not is_constant and not (is_view and inputs and inputs[0] in self.fixed):
             return
-        find = _shaped_like if _name(node) in FILLS else self.fixed.__getitem__
+        find = _shaped_like if operation_name(node) in FILLS else self.fixed.__getitem__
         arguments, keywords = fx.map_arg((node.args, node.kwargs), find)
         self.fixed[node] = node.target(*arguments, **keywords)  # type: ignore[operator]
         if is_constant:
@@ -145,7 +151,7 @@ def _source(graph: fx.Graph, fixed: dict[fx.Node, Any]) -> tuple[str, dict[str, 
         scope[name := f"constant_{len(scope)}"] = value
         return name
 
-    needed = _needed(graph, fixed)
+    needed = needed_nodes(graph, fixed)
     for node in graph.nodes:
         if node.op == "placeholder":
             inputs.append(node.name)
@@ -156,14 +162,14 @@ def _source(graph: fx.Graph, fixed: dict[fx.Node, Any]) -> tuple[str, dict[str, 
                 lines.append(f"    {node.name} = {spell(node.args[0])}[{node.args[1]}]")
                 continue
             function, arguments, keywords = _call(node)
-            scope[name := f"do_{_name(node)}_{getattr(node.target, '_overloadname', '')}"] = function
+            scope[name := f"do_{operation_name(node)}_{getattr(node.target, '_overloadname', '')}"] = function
             spelt = [spell(argument) for argument in arguments]
             spelt += [f"{key}={spell(value)}" for key, value in keywords.items()]
             lines.append(f"    {node.name} = {name}({', '.join(spelt)})")
     return "\n".join([f"def replay({', '.join(inputs)}):", *lines, f"    return {result}", ""]), scope
 
 
-def _needed(graph: fx.Graph, fixed: dict[fx.Node, Any]) -> set[fx.Node]:
+def needed_nodes(graph: fx.Graph, fixed: dict[fx.Node, Any]) -> set[fx.Node]:
     """What the outputs depend on, short of what is known."""
     waiting = list(next(node for node in graph.nodes if node.op == "output").all_input_nodes)
     needed: set[fx.Node] = set()
@@ -177,7 +183,7 @@ def _needed(graph: fx.Graph, fixed: dict[fx.Node, Any]) -> set[fx.Node]:
 
 def _call(node: fx.Node) -> tuple[Any, list[Any], dict[str, Any]]:
     """The quickest way from Python to the kernel: torch's own bindings cost a third of an operator object's call."""
-    name = _name(node)
+    name = operation_name(node)
     arguments: list[Any] = list(node.args)
     keywords: dict[str, Any] = dict(node.kwargs)
     if name in ("view", "expand") and not keywords:

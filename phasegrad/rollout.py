@@ -7,9 +7,10 @@ batches afterwards. Nothing here knows which algorithm will train on the data.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 import gymnasium as gym
 import numpy as np
@@ -20,8 +21,9 @@ from phasegrad.actions import ActionAdapter
 from phasegrad.clock import Clock
 from phasegrad.distributions import Family
 from phasegrad.envs.contract import Episode, Observation, VectorEnv
-from phasegrad.errors import EnvError, NonFiniteError
+from phasegrad.errors import EnvError, NonFiniteError, PhasegradWarning
 from phasegrad.models import ActorCritic
+from phasegrad.native import Program
 from phasegrad.tree import named_leaves, tree_map
 
 FLOATS = ("rewards", "values", "next_values", "log_probs", "advantages", "value_targets")
@@ -115,13 +117,99 @@ def _at(tree: Any, index: int) -> Any:
     return None if tree is None else tree_map(lambda leaf: leaf[index], tree)
 
 
+class Actor:
+    """The acting step: what the policy makes of the observations of step t, written where the segment keeps it.
+
+    `compiled` puts the whole step into one call of machine code; it writes the same fields from the same noise.
+    """
+
+    def __init__(self, model: ActorCritic, device: torch.device, compiled: bool = False) -> None:
+        self.model, self.device, self.compiled = model, device, compiled
+        self.acts_with_value = not model.value_is_separate
+        self._program: Program | None = None
+
+    def begin(self, segment: Segment, noise: Tensor) -> None:
+        """Get ready to fill `segment`, whose first observations are in place, from `noise` [T, N, K]."""
+        self.segment, self.noise = segment, noise.to(self.device)
+        if self.compiled:
+            self._begin_compiled(segment, self.noise)
+
+    def act(self, t: int) -> None:
+        """Distribution parameters, sampled actions and, where the trunk is shared, values of step `t`."""
+        if self.compiled and self._program is not None:
+            self._program.run()
+            self._program.inputs += self._input_steps
+            self._program.outputs += self._output_steps
+            return
+        segment = self.segment
+        observation = tree_map(lambda leaf: leaf[t].to(self.device), segment.observations)
+        mask = None if segment.masks is None else segment.masks[t].to(self.device)
+        outputs = self._forward(observation, mask, self.noise[t])
+        for room, output in zip(self._rooms(segment), outputs, strict=True):
+            room[t] = output
+
+    def _forward(self, observation: Any, mask: Tensor | None, noise: Tensor) -> list[Tensor]:
+        if self.acts_with_value:
+            params, value = self.model.policy_and_value(observation, mask)
+            return [params, self.model.family.sample(params, noise), value]
+        params = self.model.policy(observation, mask)
+        return [params, self.model.family.sample(params, noise)]
+
+    def _rooms(self, segment: Segment) -> list[Tensor]:
+        rooms = [segment.policy_params, segment.actions]
+        return [*rooms, segment.values] if self.acts_with_value else rooms
+
+    def _begin_compiled(self, segment: Segment, noise: Tensor) -> None:
+        leaves = [leaf for _, leaf in named_leaves(segment.observations)]
+        inputs = [*leaves, *([] if segment.masks is None else [segment.masks]), noise.contiguous()]
+        rooms = self._rooms(segment)
+        if self._program is None:
+            try:
+                self._program = self._compile([tensor[0].clone() for tensor in inputs], rooms)
+            except Exception as error:  # a user's network may do what is not known here; it still acts
+                self.compiled = False
+                warnings.warn(f"Acting runs without compiled code: {error}", PhasegradWarning, stacklevel=2)
+                return
+        program = self._program
+        self._held = inputs  # while their addresses are in use
+        program.inputs[:], self._input_steps = addresses(inputs)
+        program.outputs[:], self._output_steps = addresses(rooms)
+
+    def _compile(self, examples: list[Tensor], rooms: list[Tensor]) -> Program:
+        """The acting step at the examples' shapes, shown to compute what torch does."""
+        observations = self.segment.observations
+        names = sorted(observations) if isinstance(observations, dict) else None
+
+        def function(*inputs: Tensor) -> list[Tensor]:
+            count = len(names) if names else 1
+            observation = dict(zip(names, inputs, strict=False)) if names else inputs[0]
+            return self._forward(observation, inputs[count] if len(inputs) > count + 1 else None, inputs[-1])
+
+        with torch.inference_mode(False), torch.no_grad():
+            program = Program(function, examples)
+            found, wanted = program(*examples), function(*examples)
+        for mine, theirs, room in zip(found, wanted, rooms, strict=True):
+            if mine.dtype != room.dtype or mine.shape != room.shape[1:]:
+                raise TypeError(
+                    f"an output is {mine.dtype} {tuple(mine.shape)}, not {room.dtype} {tuple(room.shape[1:])}"
+                )
+            if mine.is_floating_point():  # a sampled choice may fall to the other side of a boundary
+                torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
+        return program
+
+
+def addresses(tensors: Sequence[Tensor]) -> tuple[np.ndarray, np.ndarray]:
+    """Where step 0 of time-major tensors lies, and how many bytes on each further step is."""
+    starts = np.array([tensor.data_ptr() for tensor in tensors], dtype=np.uint64)
+    return starts, np.array([tensor.stride(0) * tensor.element_size() for tensor in tensors], dtype=np.uint64)
+
+
 class Collector:
     """Steps the environments with the current policy and remembers where they are."""
 
-    def __init__(
-        self, env: VectorEnv, model: ActorCritic, adapter: ActionAdapter, device: torch.device, clock: Clock
-    ) -> None:
-        self.env, self.model, self.adapter, self.device, self.clock = env, model, adapter, device, clock
+    def __init__(self, env: VectorEnv, actor: Actor, adapter: ActionAdapter, clock: Clock) -> None:
+        self.env, self.actor, self.adapter, self.clock = env, actor, adapter, clock
+        self.model, self.device = actor.model, actor.device
         self.observation, self.mask = env.reset()
         self._finals: list[tuple[int, np.ndarray, Observation]] = []  # (t, environments, final observations) where cut
         self._valued = False  # whether the last rollout's values are in place already
@@ -129,32 +217,23 @@ class Collector:
     @torch.inference_mode()
     def collect(self, segment: Segment, noise: Tensor, first_step: int) -> list[Episode]:
         """Fill `segment` with transitions sampled by `noise` [T, N, K]; the episodes that finished meanwhile."""
-        model, family, env = self.model, self.model.family, self.env
-        acts_with_value = not model.value_is_separate
+        env, actor, family = self.env, self.actor, self.model.family
         observation_arrays = tree_map(lambda leaf: leaf.numpy(), segment.observations)
-        rewards, terminated, truncated = (
-            t.numpy() for t in (segment.raw_rewards, segment.terminated, segment.truncated)
+        masks = None if segment.masks is None else segment.masks.numpy()
+        rewards, terminated, truncated, actions = (
+            t.numpy() for t in (segment.raw_rewards, segment.terminated, segment.truncated, segment.actions)
         )
-        noise = noise.to(self.device)
         finals: list[tuple[int, np.ndarray, Observation]] = []
         episodes: list[Episode] = []
         for t in range(segment.num_steps):
             with self.clock.section("inference"):
                 tree_map(lambda room, leaf, t=t: _store(room, t, leaf), observation_arrays, self.observation)
-                observation = tree_map(lambda leaf, t=t: leaf[t].to(self.device), segment.observations)
-                mask = None
-                if segment.masks is not None and self.mask is not None:
-                    segment.masks[t] = torch.from_numpy(self.mask)
-                    mask = segment.masks[t].to(self.device)
-                if acts_with_value:
-                    params, value = model.policy_and_value(observation, mask)
-                    segment.values[t] = value
-                else:
-                    params = model.policy(observation, mask)
-                actions = family.sample(params, noise[t])
-                segment.policy_params[t] = params
-                segment.actions[t] = actions
-                env_actions = self.adapter(actions.cpu().numpy())
+                if masks is not None:
+                    masks[t] = self.mask
+                if t == 0:
+                    actor.begin(segment, noise)
+                actor.act(t)
+                env_actions = self.adapter(actions[t])
             with self.clock.section("environment"):
                 step = env.step(env_actions)
             rewards[t], terminated[t], truncated[t] = step.reward, step.terminated, step.truncated
@@ -172,6 +251,17 @@ class Collector:
             segment.log_probs.copy_(family.log_prob(segment.policy_params, segment.actions))
             self.revalue(segment)
         return episodes
+
+    def replay(self, actions: Tensor) -> None:
+        """Take actions [T, N, ...] again that were taken before, to bring fresh environments to the same state."""
+        for row in actions.numpy():
+            step = self.env.step(self.adapter(row))
+            self.observation, self.mask = step.observation, step.action_mask
+
+    @property
+    def finals(self) -> list[tuple[int, np.ndarray, Observation]]:
+        """(t, environments, true final observations) of the last rollout, where an episode was cut short."""
+        return self._finals
 
     def revalue(self, segment: Segment) -> None:
         """V of the rollout last collected, by the value function as it now is, and of what followed each step."""
@@ -317,6 +407,15 @@ def gather(segment: Segment, index: Tensor, device: torch.device, kind: type[Som
     return kind(**{f.name: pick(getattr(segment, STORED_AS.get(f.name, f.name))) for f in fields(kind)})
 
 
+def everything(segment: Segment, device: torch.device, kind: type[SomeBatch]) -> SomeBatch:
+    """All samples of a segment as one batch, in order; on the CPU it shares the segment's memory."""
+
+    def flat(tree: Any) -> Any:
+        return None if tree is None else tree_map(lambda leaf: leaf.flatten(0, 1).to(device), tree)
+
+    return kind(**{f.name: flat(getattr(segment, STORED_AS.get(f.name, f.name))) for f in fields(kind)})
+
+
 def gather_each(
     segment: Segment, indices: list[Tensor], device: torch.device, kind: type[SomeBatch]
 ) -> Iterator[SomeBatch]:
@@ -332,6 +431,37 @@ def gather_each(
         end = start + len(index)
         yield kind(**{f.name: _part(getattr(everything, f.name), start, end) for f in fields(kind)})
         start = end
+
+
+@dataclass
+class Minibatches(Generic[SomeBatch]):
+    """One pass over stored samples: the flat positions of each minibatch, and what is done to it before its loss."""
+
+    source: Segment  # [T, N, ...], or a whole storage [count, T, N, ...]
+    indices: Sequence[Tensor]
+    device: torch.device
+    kind: type[SomeBatch]
+    prepare: Callable[[SomeBatch], SomeBatch] | None = None
+    usual: bool = True  # of the sizes that most passes have: an odd last one is not worth compiling for
+
+    def __iter__(self) -> Iterator[SomeBatch]:
+        return self.of(self.indices)
+
+    def of(self, indices: Sequence[Tensor]) -> Iterator[SomeBatch]:
+        """The minibatches at other positions."""
+        for batch in gather_each(self.source, list(indices), self.device, self.kind):
+            yield batch if self.prepare is None else self.prepare(batch)
+
+    def rows(self) -> tuple[list[Tensor], Callable[[Sequence[Tensor]], SomeBatch]]:
+        """All stored samples as tensors [rows, ...] that share the storage, and how to make a batch of such rows."""
+        last = self.source.terminated.dim() - 1
+
+        def flat(tree: Any) -> Any:
+            return None if tree is None else tree_map(lambda leaf: leaf.flatten(0, last), tree)
+
+        names = [f.name for f in fields(self.kind)]
+        whole = self.kind(**{name: flat(getattr(self.source, STORED_AS.get(name, name))) for name in names})
+        return whole.tensors()
 
 
 def _part(tree: Any, start: int, end: int) -> Any:

@@ -5,10 +5,24 @@ The rollouts' observations and value targets are stored once, where they were co
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
+from typing import Any
+
 import torch
 from torch import Tensor
 
+from phasegrad.errors import DamagedError
+from phasegrad.rollout import Segment
+from phasegrad.tree import named_leaves
+
 MOST_PROBED = 4096  # states that the explained variance before and after a phase is measured on
+
+
+def buffered_tensors(segment: Segment) -> dict[str, Tensor]:
+    """What an auxiliary phase reads of a rollout, by name, without copying."""
+    named = {f"observations.{name}".rstrip("."): leaf for name, leaf in named_leaves(segment.observations)}
+    named["value_targets"] = segment.value_targets
+    return named if segment.masks is None else named | {"masks": segment.masks}
 
 
 class PhaseBuffer:
@@ -21,23 +35,54 @@ class PhaseBuffer:
     def clear(self) -> None:
         """Forget everything."""
         self.filled = [0] * self.kept  # steps in each slot; a last rollout may be shorter than the others
+        self.numbers = [-1] * self.kept  # the iteration each slot's rollout was collected in
         self.next_slot = 0
         self.since_phase = 0  # iterations
 
-    def add(self, num_steps: int) -> None:
-        """The slot `next_slot` now holds a rollout of `num_steps`."""
+    def free_next_slot(self) -> None:
+        """The slot `next_slot` is about to be written over."""
+        self.filled[self.next_slot] = 0
+
+    def add(self, num_steps: int, number: int = 0) -> None:
+        """The slot `next_slot` now holds a rollout of `num_steps`, collected in the iteration `number`."""
         self.filled[self.next_slot] = num_steps
+        self.numbers[self.next_slot] = number
         self.next_slot = (self.next_slot + 1) % self.kept
         self.since_phase += 1
 
     def phase_is_over(self) -> bool:
         return self.since_phase % self.interval == 0
 
+    def is_full(self) -> bool:
+        return all(steps == self.num_steps for steps in self.filled)
+
     def end_phase(self) -> None:
         """After an auxiliary phase: one N_pi for both lengths starts the next phase with an empty buffer."""
         self.since_phase = 0
         if self.kept == self.interval:
             self.clear()
+
+    def state(self) -> dict[str, Any]:
+        """Where everything lies, as plain data."""
+        return {name: getattr(self, name) for name in ("filled", "numbers", "next_slot", "since_phase")}
+
+    def restore(self, state: Mapping[str, Any], numbers: Collection[int]) -> None:
+        """Take over what `state` gave, if it is a state that this buffer can be in and `numbers` are its rollouts."""
+        lists = [state.get("filled"), state.get("numbers")]
+        values = [state.get("next_slot"), state.get("since_phase")]
+        whole = all(isinstance(each, list) and len(each) == self.kept for each in lists)
+        if whole:
+            values += [value for each in lists for value in each or ()]
+        if (
+            not whole
+            or not all(type(value) is int for value in values)
+            or not all(0 <= steps <= self.num_steps for steps in state["filled"])
+            or not (0 <= state["next_slot"] < self.kept and 0 <= state["since_phase"] <= self.interval)
+            or {n for n, steps in zip(state["numbers"], state["filled"], strict=True) if steps} - set(numbers)
+        ):
+            raise DamagedError("The saved state of the auxiliary phase's buffer is damaged.")
+        self.filled, self.numbers = list(state["filled"]), list(state["numbers"])
+        self.next_slot, self.since_phase = state["next_slot"], state["since_phase"]
 
     def segment_positions(self) -> list[Tensor]:
         """Flat positions [steps] in the storage [kept, T, N] of each environment's segment of each rollout."""

@@ -16,8 +16,8 @@ ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "results").glob("*.md"))]
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+def blocks(language: str, page: Path = ROOT / "README.md") -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", page.read_text(), re.DOTALL)
 
 
 def shortened(text: str) -> str:
@@ -25,7 +25,8 @@ def shortened(text: str) -> str:
     text = re.sub(
         r"--total-steps (\S+)", lambda found: f"--total-steps {12_288 if found[1] == '800_000' else 8_192}", text
     )
-    text = re.sub(r"learn\([\d_]+", "learn(4_096", text)
+    text = re.sub(r"learn\(([\d_]+)", lambda found: f"learn({min(4_096, int(found[1]))}", text)
+    text = re.sub(r"--trials \d+ --steps [\d_]+", "--trials 1 --steps 512", text)
     return re.sub(r"(episodes[= ])20", r"\g<1>2", text)
 
 
@@ -44,6 +45,31 @@ def test_every_snippet_of_the_readme_runs(index: int, tmp_path: Path, monkeypatc
     snippets = blocks("python")
     assert len(snippets) == 2
     exec(compile(shortened(snippets[index]), f"README snippet {index}", "exec"), {"__name__": "readme"})
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES[1:] if blocks("python", page)], ids=lambda path: path.name)
+def test_the_snippets_of_a_page_run_one_after_another(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {"__name__": "page"}
+    for index, snippet in enumerate(blocks("python", page)):
+        exec(compile(shortened(snippet), f"{page.name} snippet {index}", "exec"), names)
+
+
+@pytest.mark.parametrize("name", ["video.md", "export.md", "tune.md"])
+def test_the_commands_of_a_page_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    commands = [line for block in blocks("bash", ROOT / "docs" / name) for line in block.splitlines()]
+    if any("runs/lander" in command for command in commands):  # the run that the pages take for granted
+        small = ["--num-envs", "2", "--num-steps", "16", "--num-minibatches", "2", "--total-steps", "32"]
+        train = ["train", "ppo", "--env", "LunarLander-v3", "--run-dir", "runs/lander", "--quiet"]
+        assert main([*train, *small]) == 0
+    assert len(commands) >= 2
+    for command in commands:
+        arguments = shlex.split(shortened(command), comments=True)
+        assert arguments.pop(0) == "phasegrad"
+        assert main([*arguments, "--quiet"] if arguments[0] in ("train", "tune") else arguments) == 0, command
 
 
 @pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.name)

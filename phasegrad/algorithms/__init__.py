@@ -1,9 +1,13 @@
 """The algorithms, each on a page of its own."""
 
+from phasegrad.algorithms.a2c import A2C
+from phasegrad.algorithms.acer import ACER
 from phasegrad.algorithms.base import Algorithm
 from phasegrad.algorithms.ppg import PPG
 from phasegrad.algorithms.ppo import PPO
+from phasegrad.algorithms.trpo import TRPO
+from phasegrad.algorithms.vpg import VPG
 
-ALGORITHMS: dict[str, type[Algorithm]] = {algorithm.name: algorithm for algorithm in (PPO, PPG)}
+ALGORITHMS: dict[str, type[Algorithm]] = {algorithm.name: algorithm for algorithm in (PPO, PPG, A2C, VPG, TRPO, ACER)}
 
-__all__ = ["ALGORITHMS", "PPG", "PPO", "Algorithm"]
+__all__ = ["A2C", "ACER", "ALGORITHMS", "PPG", "PPO", "TRPO", "VPG", "Algorithm"]

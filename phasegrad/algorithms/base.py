@@ -2,41 +2,49 @@
 
 A run is a chain of legs. A checkpoint ends a leg, and each leg starts fresh environments seeded from (seed, leg,
 environment index), whether or not the process was interrupted; noise and minibatch order come from (seed, iteration).
-So a run is a function of its config, and a resumed run ends with the bits of one that was never stopped.
+So a run is a function of its config, and a resumed run ends with the bits of one that was never stopped. A run that
+stops inside a leg keeps the leg's actions: taking them again brings fresh environments to where they were.
 """
 
 from __future__ import annotations
 
+import hashlib
+import warnings
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import gymnasium as gym
 import numpy as np
 import torch
 from torch import Tensor
 
-from phasegrad import envs
+from phasegrad import envs, native
 from phasegrad.actions import ActionAdapter
 from phasegrad.advantages import gae
 from phasegrad.clock import Clock
 from phasegrad.config import Config
 from phasegrad.devices import pick_device
-from phasegrad.errors import ConfigError, EnvError
+from phasegrad.errors import ConfigError, DamagedError, EnvError, PhasegradWarning
 from phasegrad.losses import explained_variance
 from phasegrad.models import ActorCritic, FlatParameters, build_model
 from phasegrad.models.encoders import is_image
 from phasegrad.normalize import RewardNormalizer
-from phasegrad.optimize import Adam, Stepper
+from phasegrad.optimize import Optimizer, Stepper
 from phasegrad.presets import resolve_config
-from phasegrad.rollout import Collector, Segment, Storage, bytes_a_step
+from phasegrad.rollout import Actor, Collector, Segment, Storage, bytes_a_step
 from phasegrad.runs.evaluation import Evaluation, run_evaluation
 from phasegrad.tree import named_leaves, tree_map
 
+if TYPE_CHECKING:
+    from phasegrad.runs.recorders import Video
+
 RECENT_EPISODES = 100
+WORTH_COMPILING = 20_000  # environment steps of a run: a shorter one is over before a second of compiling is repaid
+MOST_LEG_BYTES = 1 << 28  # of a leg's actions; beyond it a stop inside the leg goes back to the leg's start
 
 
 @dataclass
@@ -57,6 +65,7 @@ class Algorithm(ABC):
     config_class: ClassVar[type[Config]] = Config
     name: ClassVar[str] = ""
     smaller_storage: ClassVar[str] = "lower num_envs or num_steps"  # what to do where the rollouts do not fit
+    model_class: ClassVar[type[ActorCritic]] = ActorCritic
     auxiliary_head: ClassVar[bool] = False  # whether the policy network carries an auxiliary value head
 
     def __init__(self, env: Any = None, *, run_dir: str | Path | None = None, **fields: Any) -> None:
@@ -66,6 +75,7 @@ class Algorithm(ABC):
         the algorithm's config, over those of the preset.
         """
         self._env: envs.VectorEnv | None = None
+        self.may_import = True  # whether an environment id may name a module to import
         self.source, fields = _source_fields(env, fields)
         self.config = resolve_config(self.config_class, fields)
         self.run_dir = None if run_dir is None else Path(run_dir)
@@ -85,6 +95,7 @@ class Algorithm(ABC):
         """An agent with fresh weights and no environments, for `phasegrad.load` to fill."""
         agent = cls.__new__(cls)
         agent.source, agent.config, agent.run_dir, agent._env = config.env, config, None, None
+        agent.may_import = False
         agent._setup(observation_space, action_space, original_action_space, has_mask)
         return agent
 
@@ -99,11 +110,13 @@ class Algorithm(ABC):
             config.arch = "shared" if images else "dual"
         config.validate()  # again, now that the architecture is decided
         self.device = pick_device(config.device)
-        self.model: ActorCritic = build_model(observation_space, action_space, config, self.auxiliary_head).to(
-            self.device
-        )
+        self.model: ActorCritic = build_model(
+            observation_space, action_space, config, self.auxiliary_head, self.model_class
+        ).to(self.device)
         self.family = self.model.family
         self.flat = FlatParameters(self.model.parameter_groups())
+        self.actor = Actor(self.model, self.device)
+        self.steppers: list[Stepper] = []
         self.adapter = ActionAdapter(action_space, config.action_bounds)
         self.reward_normalizer = RewardNormalizer(
             config.normalize_reward,
@@ -117,25 +130,51 @@ class Algorithm(ABC):
         self.leg_due = False  # a checkpoint is due at the next boundary
         self.metrics_bytes, self.seconds_before = 0, 0.0  # what metrics.jsonl and the clock held at the last checkpoint
         self.scalars: dict[str, float] = {}  # what an algorithm carries from one iteration to the next
+        self.leg_actions: list[Tensor] | None = []  # taken since the leg began [T, N, ...]; None: too many to keep
+        self.leg_bytes = 0  # what they take
+        self.leg_end: str = ""  # digest of the observations they led to, where they were read from a checkpoint
+        self.carried_from: dict[str, Any] | None = None  # what a checkpoint lists for `restore_carried`
+        self.rollout: Segment | None = None  # the latest, also while it is being filled
         self._storage: Storage | None = None
         self.collector: Collector | None = None
-        self.optimizers: dict[str, Adam] = self.build_optimizers()
+        self.optimizers: Mapping[str, Optimizer] = self.build_optimizers()
 
     # What an algorithm adds
 
     @abstractmethod
-    def build_optimizers(self) -> dict[str, Adam]:
+    def build_optimizers(self) -> Mapping[str, Optimizer]:
         """The optimisers by name, over slices of `self.flat`; saved with every checkpoint."""
 
     @abstractmethod
     def iterate(self, num_steps: int) -> dict[str, float]:
         """Collect `num_steps` steps of each environment and learn from them; the metrics of the iteration."""
 
+    def iteration_steps(self) -> int:
+        """Steps of each environment in an iteration: one rollout, or several where an algorithm updates often."""
+        return self.config.num_steps
+
     def at_boundary(self) -> bool:
         """Whether a leg may end here: between iterations, unless the algorithm needs longer units."""
         return True
 
     # Learning
+
+    def carried(self) -> dict[int, dict[str, Tensor]]:
+        """Data beyond `tensors` that outlives a leg, in numbered pieces that never change; each is written once."""
+        return {}
+
+    def carried_state(self) -> dict[str, Any]:
+        """How the pieces lie, as plain JSON."""
+        return {}
+
+    def carried_bytes(self) -> int:
+        """The most that `carried` can take on disk."""
+        return self.storage_bytes()
+
+    def restore_carried(self, state: Mapping[str, Any], pieces: Mapping[int, Mapping[str, Tensor]]) -> None:
+        """Put back what `carried_state` and `carried` gave; refuses what does not fit."""
+        if pieces:
+            raise DamagedError(f"The checkpoint carries data that {self.name} has no use for.")
 
     def learn(
         self,
@@ -160,21 +199,45 @@ class Algorithm(ABC):
             self._env = self._make_env(self.progress.leg)
         elif self.progress.leg:  # a user's VectorEnv, which outlives the legs
             self._env.reseed(envs.env_seeds(self.config.seed, self.progress.leg, self.config.num_envs))
-        self.reward_normalizer.start_leg()
-        self.collector = Collector(self._env, self.model, self.adapter, self.device, self.clock)
+        self.collector = Collector(self._env, self.actor, self.adapter, self.clock)
+        if not self.leg_actions:
+            self.reward_normalizer.start_leg()
+            self.leg_actions = []
+            return
+        for actions in self.leg_actions:  # the run stopped inside this leg: play it back to there
+            self.collector.replay(actions.to(self.family.action_dtype))
+        if self.leg_end not in ("", digest(self.collector.observation)):
+            warnings.warn(
+                f"The environments of {self.config.env} did not play back as they were played, so they are not "
+                "deterministic: the run goes on, but not as if it had never stopped.",
+                PhasegradWarning,
+                stacklevel=2,
+            )
+        self.leg_end = ""
 
     def end_leg(self) -> None:
         """Let the environments go; the next leg makes its own."""
         self.close()
         self.progress.leg += 1
+        self.leg_actions = []
 
-    def collect(self, num_steps: int, slot: int = 0) -> Segment:
+    def draw_noise(self, num_steps: int) -> Tensor:
+        """The noise [T, N, K] of an iteration's actions."""
+        return self.family.draw_noise((num_steps, self.config.num_envs), self.generator("noise"))
+
+    def rollouts(self, num_steps: int) -> Iterator[Segment]:
+        """An iteration of `num_steps` as one rollout after another, the last one shorter where they do not divide."""
+        for noise in self.draw_noise(num_steps).split(self.config.num_steps):
+            yield self.collect(len(noise), noise=noise)
+
+    def collect(self, num_steps: int, slot: int = 0, noise: Tensor | None = None) -> Segment:
         """A rollout under the current policy, with rewards and values ready for advantage estimation."""
         config, progress = self.config, self.progress
         assert self.collector is not None
-        segment = self.storage().segments[slot].first(num_steps)
-        noise = self.family.draw_noise((num_steps, config.num_envs), self.generator("noise"))
+        segment = self.rollout = self.storage().segments[slot].first(num_steps)
+        noise = self.draw_noise(num_steps) if noise is None else noise
         episodes = self.collector.collect(segment, noise, progress.step)
+        self._log_actions(segment.actions)
         done = segment.terminated | segment.truncated
         segment.rewards.copy_(self.reward_normalizer(segment.raw_rewards, done))
         progress.step += num_steps * config.num_envs
@@ -182,6 +245,17 @@ class Algorithm(ABC):
         progress.recent_returns.extend(episode.episode_return for episode in episodes)
         progress.recent_lengths.extend(float(episode.length) for episode in episodes)
         return segment
+
+    def _log_actions(self, actions: Tensor) -> None:
+        if self.leg_actions is None or self.run_dir is None:
+            return
+        whole_numbers = not actions.is_floating_point() and not actions.is_complex()
+        if whole_numbers and actions.numel() and actions.min() >= 0 and actions.max() < 256:
+            actions = actions.to(torch.uint8)
+        self.leg_bytes = (self.leg_bytes if self.leg_actions else 0) + actions.numel() * actions.element_size()
+        self.leg_actions.append(actions.clone())
+        if self.leg_bytes > MOST_LEG_BYTES:
+            self.leg_actions = None
 
     def estimate_advantages(self, segment: Segment) -> None:
         """Advantages and value targets by GAE, from the stored values."""
@@ -224,7 +298,7 @@ class Algorithm(ABC):
 
     def generator(self, purpose: str) -> torch.Generator:
         """Random numbers that depend on the seed, the iteration and what they are for, and on nothing else."""
-        purposes = ("noise", "minibatches", "auxiliary")
+        purposes = ("noise", "minibatches", "auxiliary", "replay")
         key = np.random.SeedSequence([self.config.seed, self.progress.iteration, purposes.index(purpose)])
         return torch.Generator().manual_seed(int(key.generate_state(1, np.uint64)[0] >> np.uint64(1)))
 
@@ -243,14 +317,39 @@ class Algorithm(ABC):
 
     def rollout_metrics(self, segment: Segment) -> dict[str, float]:
         """What a rollout says about the values that were used for it."""
-        metrics = {"explained_variance": explained_variance(segment.values, segment.value_targets)}
-        metrics |= {"value_mean": segment.values.mean(), "value_target_mean": segment.value_targets.mean()}
+        return self.value_metrics(segment.values, segment.value_targets)
+
+    def value_metrics(self, values: Tensor, value_targets: Tensor) -> dict[str, float]:
+        """How values compare with their targets."""
+        metrics = {"explained_variance": explained_variance(values, value_targets)}
+        metrics |= {"value_mean": values.mean(), "value_target_mean": value_targets.mean()}
         return {name: float(value) for name, value in metrics.items()}
 
-    def stepper_for(self, optimizers: Mapping[str, Adam], max_grad_norm: float) -> Stepper:
-        """Gradient steps in the way that suits the network: replayed kernels for small ones on a CPU."""
-        replay = self.config.compile != "off" and self.flat.is_dense and self.device.type == "cpu"
-        return Stepper(self.flat, optimizers, max_grad_norm, self.microbatch, replay)
+    def stepper_for(self, optimizers: Mapping[str, Optimizer], max_grad_norm: float) -> Stepper:
+        """Gradient steps with these optimisers."""
+        self.steppers.append(Stepper(self.flat, optimizers, max_grad_norm, self.microbatch))
+        return self.steppers[-1]
+
+    def settle_computation(self) -> None:
+        """Make the setting `compile` definite: it decides the last bits of a run, so the run's config must say it."""
+        config = self.config
+        small = self.flat.is_dense and self.device.type == "cpu" and self.flat.data.dtype == torch.float32
+        if not small or (config.compile == "auto" and config.total_steps < WORTH_COMPILING):
+            config.compile = "off"
+        elif config.compile in ("auto", "on") and native.compiler() is None:
+            if config.compile == "on":
+                warnings.warn(
+                    "There is no C compiler here, so the run goes without compiled code and its last bits may differ: "
+                    "install gcc, or set compile replay.",
+                    PhasegradWarning,
+                    stacklevel=4,
+                )
+            config.compile = "replay"
+        elif config.compile == "auto":
+            config.compile = "on"
+        self.actor.compiled = config.compile == "on"
+        for stepper in self.steppers:
+            stepper.replay, stepper.native = config.compile in ("on", "replay"), config.compile == "on"
 
     # Using the agent
 
@@ -312,11 +411,17 @@ class Algorithm(ABC):
         """Raw returns of whole episodes in fresh environments, with normalisers frozen."""
         return run_evaluation(self, episodes, deterministic=deterministic, seed=seed, levels=levels)
 
+    def record(self, path: str | Path | None = None, **options: Any) -> Video:
+        """Film evaluation episodes as an mp4; `options` are those of `phasegrad.record_video`."""
+        from phasegrad.runs.video import record_video
+
+        return record_video(self, path, **options)
+
     def save(self, path: str | Path) -> None:
         """Write the agent, and all that continuing its training needs, to a folder that `phasegrad.load` reads."""
-        from phasegrad.runs.checkpoint import write_checkpoint
+        from phasegrad.runs.checkpoint import unfinished_leg, write_checkpoint
 
-        write_checkpoint(Path(path), self)
+        write_checkpoint(Path(path), self, leg=unfinished_leg(self), pieces=self.carried())
 
     def close(self) -> None:
         """Free the environments; learning again makes new ones."""
@@ -335,17 +440,22 @@ class Algorithm(ABC):
         return named | {"reward_normalizer.moments": self.reward_normalizer.moments}
 
     def require_source(self) -> None:
-        """Refuse to make environments from a saved agent's mere note that its environment was given in Python."""
+        """Refuse what a file may not ask for: an environment that only Python knows, or a module to import."""
         if isinstance(self.source, str) and self.source.startswith("custom:"):
             raise EnvError(
                 f"This agent was trained on an environment given in Python ({self.source}): "
                 "load it with phasegrad.load(path, env=...)."
             )
+        if isinstance(self.source, str) and ":" in self.source and not self.may_import:
+            raise EnvError(
+                f"The file asks to import {self.source.split(':')[0]!r} for its environment {self.source}: where you trust "
+                f"it, allow that with --allow-import, or in Python with phasegrad.load(path, env={self.source!r})."
+            )
 
     def _make_env(self, leg: int) -> envs.VectorEnv:
         self.require_source()
         config = self.config
-        return envs.make(
+        env = envs.make(
             self.source,
             num_envs=config.num_envs,
             seeds=envs.env_seeds(config.seed, leg, config.num_envs),
@@ -353,7 +463,32 @@ class Algorithm(ABC):
             vectorization=config.vectorization,
             num_threads=config.env_threads or None,
             options=config.env_options,
+            timeout=config.env_timeout or None,
         )
+        try:
+            self._require_spaces(env)
+        except EnvError:
+            env.close()
+            raise
+        return env
+
+    def _require_spaces(self, env: envs.VectorEnv) -> None:
+        """Refuse an environment that is not the one this agent was made for."""
+        for name in ("observation_space", "action_space", "has_action_mask"):
+            mine, theirs = getattr(self, name, None), getattr(env, name)
+            if mine is not None and mine != theirs:
+                raise EnvError(
+                    f"The {name.replace('_', ' ')} of {self.config.env} is {theirs}, but this agent was trained with "
+                    f"{mine}: give the environment, options and versions it was trained with."
+                )
+
+
+def digest(observation: Any) -> str:
+    """A checksum of a batch of observations."""
+    sha = hashlib.sha256()
+    for name, leaf in named_leaves(observation):
+        sha.update(name.encode() + np.ascontiguousarray(leaf).tobytes())
+    return sha.hexdigest()
 
 
 def _parts(space: gym.Space) -> list[gym.Space]:

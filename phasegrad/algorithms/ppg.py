@@ -37,8 +37,9 @@ from phasegrad.config import setting
 from phasegrad.errors import ConfigError
 from phasegrad.losses import adapted_kl_beta, auxiliary_loss, explained_variance, value_loss
 from phasegrad.optimize import Adam, Loss
-from phasegrad.rollout import Batch, Minibatch, gather
-from phasegrad.segments import PhaseBuffer
+from phasegrad.rollout import Batch, Minibatch, Minibatches, gather
+from phasegrad.runs.segments import fill
+from phasegrad.segments import PhaseBuffer, buffered_tensors
 
 
 @dataclass(kw_only=True)
@@ -54,7 +55,7 @@ class PPGConfig(SurrogateConfig):
     normalize_reward: bool = setting(
         True, "divide rewards by the running deviation of the discounted return, so that beta_clone keeps its meaning"
     )
-    n_pi: int = setting(32, "policy iterations before each auxiliary phase [N_pi]", low=1)
+    n_pi: int = setting(32, "policy iterations before each auxiliary phase [N_pi]", low=1, high=1 << 20)
     e_pi: int = setting(1, "epochs of the policy loss on each rollout [E_pi]", low=0)
     e_v: int = setting(1, "epochs of the value loss on each rollout [E_V]", low=0)
     e_aux: int = setting(6, "epochs of the auxiliary phase over the buffer [E_aux]; 0 leaves the phase out", low=0)
@@ -70,10 +71,16 @@ class PPGConfig(SurrogateConfig):
     )
     aux_value_loss: bool = setting(True, "train the value network in the auxiliary phase too (dual)")
     aux_interval: int = setting(
-        0, "iterations between auxiliary phases where it differs from n_pi [T_freq of PPG Reloaded]; 0 for n_pi", low=0
+        0,
+        "iterations between auxiliary phases where it differs from n_pi [T_freq of PPG Reloaded]; 0 for n_pi",
+        low=0,
+        high=1 << 20,
     )
     aux_buffer: int = setting(
-        0, "latest iterations that an auxiliary phase trains on [T_off of PPG Reloaded]; 0 for n_pi", low=0
+        0,
+        "latest iterations that an auxiliary phase trains on [T_off of PPG Reloaded]; 0 for n_pi",
+        low=0,
+        high=1 << 20,
     )
     aux_steps: int = setting(
         0, "gradient steps of an auxiliary phase on random minibatches, in place of e_aux epochs; 0 for epochs", low=0
@@ -109,6 +116,12 @@ class PPGConfig(SurrogateConfig):
         return (self.aux_buffer or self.interval) if self.has_auxiliary_phase else 1
 
     @property
+    def carries_buffer(self) -> bool:
+        """Whether the buffer outlives a leg: where `checkpoint_every` asks for legs within a phase, or phases overlap."""
+        within = self.checkpoint_every < self.interval * self.batch_size or self.kept > self.interval
+        return self.checkpoint_every > 0 and within and self.has_auxiliary_phase
+
+    @property
     def has_auxiliary_phase(self) -> bool:
         return self.e_aux > 0 or self.aux_steps > 0
 
@@ -137,12 +150,33 @@ class PPG(Algorithm):
         return self.config.kept
 
     def at_boundary(self) -> bool:
-        """A leg ends with a phase: the buffer is not part of a checkpoint."""
-        return self.buffer.phase_is_over()
+        """A leg ends with a phase, unless the buffer is carried over legs."""
+        return self.config.carries_buffer or self.buffer.phase_is_over()
 
-    def start_leg(self) -> None:
-        self.buffer.clear()
-        super().start_leg()
+    def end_leg(self) -> None:
+        if not self.config.carries_buffer:
+            self.buffer.clear()
+        super().end_leg()
+
+    def carried(self) -> dict[int, dict[str, Tensor]]:
+        """The rollouts in the buffer, as the auxiliary phase needs them."""
+        segments = self.storage().segments if any(self.buffer.filled) else []
+        return {
+            number: buffered_tensors(segment.first(steps))
+            for segment, number, steps in zip(segments, self.buffer.numbers, self.buffer.filled, strict=False)
+            if steps
+        }
+
+    def carried_state(self) -> dict[str, Any]:
+        return self.buffer.state()
+
+    def restore_carried(self, state: Mapping[str, Any], pieces: Mapping[int, Mapping[str, Tensor]]) -> None:
+        self.buffer.restore(state, pieces.keys())
+        for slot, steps in enumerate(self.buffer.filled):
+            if steps:
+                piece = pieces[self.buffer.numbers[slot]]
+                for name, room in buffered_tensors(self.storage().segments[slot].first(steps)).items():
+                    fill(room, piece.get(name), name)
 
     def iterate(self, num_steps: int) -> dict[str, Any]:
         metrics = self.policy_iteration(num_steps)
@@ -157,6 +191,7 @@ class PPG(Algorithm):
         scalars = self.scalars | {"clip_range": annealed_clip_range(config, left)}
         shuffle = self.generator("minibatches")
 
+        self.buffer.free_next_slot()
         rollout = self.collect(num_steps, self.buffer.next_slot)
         self.estimate_advantages(rollout)
         metrics: dict[str, Any] = self.rollout_metrics(rollout)
@@ -165,15 +200,15 @@ class PPG(Algorithm):
                 rollout.advantages.copy_(normalized(rollout.advantages))
             for epoch in range(max(config.e_pi, config.e_v)):  # where both are due, they share a pass over the data
                 kind, loss, groups = self.policy_phase_loss(epoch < config.e_pi, epoch < config.e_v)
-                for batch in epoch_of_minibatches(rollout, config, shuffle, self.device):
-                    if config.measure_interference and "interference_cosine" not in metrics:
-                        metrics |= interference(self.model, batch, config, scalars)
-                    self.stepper.step(kind, loss, batch, scalars, {group: rates[group] for group in groups})
+                minibatches = epoch_of_minibatches(rollout, config, shuffle, self.device)
+                if epoch == 0 and config.measure_interference:
+                    metrics |= interference(self.model, next(iter(minibatches)), config, scalars)
+                self.stepper.epoch(kind, loss, minibatches, scalars, {group: rates[group] for group in groups})
             if config.kl_target:
                 self.scalars["kl_beta"] = adapted_kl_beta(scalars["kl_beta"], self.mean_kl(rollout), config.kl_target)
             metrics |= self.stepper.take_metrics()
             self.model.normalizer.update(rollout.observations)
-        self.buffer.add(num_steps)
+        self.buffer.add(num_steps, self.progress.iteration)
         return metrics | scalars | {"learning_rate": rates["policy"]}
 
     def policy_phase_loss(self, policy: bool, value: bool) -> tuple[str, Loss, list[str]]:
@@ -221,9 +256,8 @@ class PPG(Algorithm):
             self.store_policy(trained.unique())  # pi_old, once
             by_epoch: dict[str, list[float]] = {}
             for epoch in epochs:
-                for index in epoch:
-                    batch = gather(whole, index, self.device, Minibatch)
-                    self.auxiliary_stepper.step("auxiliary", self.auxiliary_phase_loss, batch, {}, rates)
+                minibatches = Minibatches(whole, epoch, self.device, Minibatch, usual=buffer.is_full())
+                self.auxiliary_stepper.epoch("auxiliary", self.auxiliary_phase_loss, minibatches, {}, rates)
                 for name, mean in self.auxiliary_stepper.take_metrics().items():
                     by_epoch.setdefault(f"aux_{name}", []).append(mean)
             after = self.explained_variances(probe)

@@ -71,10 +71,10 @@ class PPO(Algorithm):
                 if config.normalize_advantage == "batch":
                     rollout.advantages.copy_(normalized(rollout.advantages))
                 steps_before = self.stepper.count
-                for batch in epoch_of_minibatches(rollout, config, shuffle, self.device):
-                    if config.measure_interference and "interference_cosine" not in metrics:
-                        metrics |= interference(self.model, batch, config, scalars)
-                    self.stepper.step("ppo", self.loss, batch, scalars, rates)
+                minibatches = epoch_of_minibatches(rollout, config, shuffle, self.device)
+                if epoch == 0 and config.measure_interference:
+                    metrics |= interference(self.model, next(iter(minibatches)), config, scalars)
+                self.stepper.epoch("ppo", self.loss, minibatches, scalars, rates)
                 if config.kl_stop and self.stepper.mean_since("kl", steps_before) > config.kl_stop:
                     break
             if config.kl_target:

@@ -1,8 +1,12 @@
-"""What PPO and PPG's policy phase share: the surrogate's settings, its loss over a minibatch, its schedules."""
+"""What PPO and PPG's policy phase share: the surrogate's settings, its loss over a minibatch, its schedules.
+
+The settings of any policy gradient come first: A2C and vanilla policy gradient take only those.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -13,11 +17,32 @@ from phasegrad.config import Config, setting
 from phasegrad.distributions import Family
 from phasegrad.errors import ConfigError
 from phasegrad.losses import OBJECTIVES, policy_objective
-from phasegrad.rollout import Batch, Segment, gather_each, minibatch_indices
+from phasegrad.rollout import Batch, Minibatches, Segment, minibatch_indices
 
 
 @dataclass(kw_only=True)
-class SurrogateConfig(Config):
+class PolicyGradientConfig(Config):
+    """Settings of any gradient step on policy and value; the papers' symbols stand in brackets."""
+
+    learning_rate: float = setting(3e-4, "Adam's step size", low=0)
+    critic_learning_rate: float | None = setting(
+        None, "step size of the value network (not with arch shared); none for learning_rate", low=0
+    )
+    anneal_learning_rate: bool = setting(False, "learning rates fall linearly to 0 over the run")
+    adam_eps: float = setting(1e-5, "Adam's epsilon", low=0)
+    entropy_coef: float = setting(0.0, "weight of the entropy bonus [c_2, beta_S]", low=0)
+    max_grad_norm: float = setting(0.5, "longest gradient, of each network by itself; 0 for no clipping", low=0)
+
+    def validate(self) -> None:
+        super().validate()
+        if self.critic_learning_rate is not None and self.arch == "shared":
+            raise ConfigError(
+                "critic_learning_rate needs a value network of its own: set arch dual or leave critic_learning_rate out."
+            )
+
+
+@dataclass(kw_only=True)
+class SurrogateConfig(PolicyGradientConfig):
     """Settings of a policy update by a surrogate objective; the papers' symbols stand in brackets."""
 
     objective: str = setting(
@@ -31,18 +56,10 @@ class SurrogateConfig(Config):
     kl_target: float = setting(0.0, "KL that an adaptive penalty aims at; 0 keeps kl_beta fixed [d_targ]", low=0)
     num_minibatches: int = setting(32, "gradient steps an epoch", low=1)
     whole_segments: bool = setting(False, "minibatches of whole environment segments in place of random steps")
-    learning_rate: float = setting(3e-4, "Adam's step size", low=0)
-    critic_learning_rate: float | None = setting(
-        None, "step size of the value network (not with arch shared); none for learning_rate", low=0
-    )
-    anneal_learning_rate: bool = setting(False, "learning rates fall linearly to 0 over the run")
-    adam_eps: float = setting(1e-5, "Adam's epsilon", low=0)
-    entropy_coef: float = setting(0.0, "weight of the entropy bonus [c_2, beta_S]", low=0)
     value_coef: float = setting(0.5, "weight of the value loss [c_1]", low=0)
     value_clip: float = setting(
         0.0, "keep V within this range of its old value in the value loss; 0 for no clipping", low=0
     )
-    max_grad_norm: float = setting(0.5, "longest gradient, of each network by itself; 0 for no clipping", low=0)
     normalize_advantage: str = setting(
         "minibatch",
         "standardise advantages over each minibatch, the whole batch, or none",
@@ -59,10 +76,6 @@ class SurrogateConfig(Config):
             what = "environments (whole_segments)" if self.whole_segments else "samples (num_envs x num_steps)"
             raise ConfigError(
                 f"num_minibatches {self.num_minibatches} is more than the {units} {what} of a rollout: lower it."
-            )
-        if self.critic_learning_rate is not None and self.arch == "shared":
-            raise ConfigError(
-                "critic_learning_rate needs a value network of its own: set arch dual or leave critic_learning_rate out."
             )
         if self.kl_target and self.objective != "kl":
             raise ConfigError(f"kl_target belongs to objective kl, not {self.objective}: set objective kl too.")
@@ -95,19 +108,20 @@ def surrogate_loss(
 
 def epoch_of_minibatches(
     rollout: Segment, config: SurrogateConfig, shuffle: torch.Generator, device: torch.device
-) -> Iterator[Batch]:
+) -> Minibatches[Batch]:
     """One pass over a rollout in random minibatches, with advantages as the policy loss wants them."""
     steps, num_envs = rollout.num_steps, rollout.num_envs
     count = min(config.num_minibatches, num_envs if config.whole_segments else steps * num_envs)
-    for batch in gather_each(
-        rollout, minibatch_indices(steps, num_envs, count, config.whole_segments, shuffle), device, Batch
-    ):
-        if config.normalize_advantage == "minibatch":
-            batch.advantages = normalized(batch.advantages)
-        yield batch
+    indices = minibatch_indices(steps, num_envs, count, config.whole_segments, shuffle)
+    prepare = with_normalized_advantages if config.normalize_advantage == "minibatch" else None
+    return Minibatches(rollout, indices, device, Batch, prepare, usual=steps == config.num_steps)
 
 
-def learning_rates(config: SurrogateConfig, left: float) -> dict[str, float]:
+def with_normalized_advantages(batch: Batch) -> Batch:
+    return dataclasses.replace(batch, advantages=normalized(batch.advantages))
+
+
+def learning_rates(config: PolicyGradientConfig, left: float) -> dict[str, float]:
     """Step sizes by parameter group when `left` (1 to 0) of the run remains."""
     scale = left if config.anneal_learning_rate else 1.0
     critic = config.learning_rate if config.critic_learning_rate is None else config.critic_learning_rate

@@ -49,6 +49,7 @@ def make(
     options: Mapping[str, Any] | None = None,
     render: bool = False,
     evaluation: bool = False,
+    timeout: float | None = None,
 ) -> VectorEnv:
     """Make `num_envs` environments that keep the contract of `VectorEnv`.
 
@@ -60,6 +61,7 @@ def make(
     num_threads: envpool's; by default as many as there are processors, fewer for environments too cheap to share out.
     options: keyword arguments of the environment; Procgen: `distribution`, `num_levels`, `start_level`.
     evaluation: score as published: on Atari whole games and unclipped rewards.
+    timeout: seconds that a step or reset of a gymnasium environment may take; envpool's C++ code cannot be interrupted.
     """
     if num_envs < 1:
         raise ConfigError(f"num_envs must be 1 or more, got {num_envs}.")
@@ -77,7 +79,7 @@ def make(
             return EnvpoolVectorEnv(spec, seeds, num_threads, render)
         from phasegrad.envs.gymnasium_backend import factory_of_id
 
-        return _from_factory(factory_of_id(spec, render), seeds, vectorization, render)
+        return _from_factory(factory_of_id(spec, render), seeds, vectorization, render, timeout)
     if backend == "envpool":
         raise ConfigError("The envpool backend makes environments from ids only; leave the backend at auto.")
     if isinstance(source, gym.vector.VectorEnv):
@@ -85,7 +87,7 @@ def make(
 
         if source.num_envs != num_envs:
             raise ConfigError(f"num_envs is {num_envs}, but the vector environment holds {source.num_envs}.")
-        return adapt(source, seeds, render)
+        return adapt(source, seeds, render, timeout)
     if isinstance(source, gym.Env):
         raise EnvError(
             f"Pass a function that makes the environment, such as `lambda: {type(source.unwrapped).__name__}()`, not "
@@ -94,14 +96,16 @@ def make(
     if not callable(source):
         raise EnvError(f"An environment is an id, a function or a gymnasium VectorEnv, not a {type(source).__name__}.")
     factory = partial(source, **options) if options else source
-    return _from_factory(factory, seeds, vectorization, render)
+    return _from_factory(factory, seeds, vectorization, render, timeout)
 
 
-def _from_factory(factory: Callable[[], gym.Env], seeds: Sequence[int], vectorization: str, render: bool) -> VectorEnv:
+def _from_factory(
+    factory: Callable[[], gym.Env], seeds: Sequence[int], vectorization: str, render: bool, timeout: float | None
+) -> VectorEnv:
     if vectorization == "async":
         from phasegrad.envs.vector_adapter import in_processes
 
-        return in_processes([factory] * len(seeds), seeds, render)
+        return in_processes([factory] * len(seeds), seeds, render, timeout)
     from phasegrad.envs.gymnasium_backend import GymnasiumVectorEnv, build_env
 
-    return GymnasiumVectorEnv([build_env(factory, index) for index in range(len(seeds))], seeds, render)
+    return GymnasiumVectorEnv([build_env(factory, index) for index in range(len(seeds))], seeds, render, timeout)

@@ -62,9 +62,17 @@ class VectorEnv(ABC):
     def step(self, actions: np.ndarray) -> Step:
         """Take `actions` [N, ...] (in the environment's own units) in every environment."""
 
-    def render(self) -> np.ndarray | None:
-        """Frames [N, H, W, 3] uint8 of the current states, or None where it was not made with `render=True`."""
+    def render(self, indices: Sequence[int] | None = None) -> np.ndarray | None:
+        """Frames [K, H, W, 3] uint8 of the current states of the environments `indices` (of all where not given).
+
+        None where it was not made with `render=True`.
+        """
         return None
+
+    @property
+    def frames_per_second(self) -> float:
+        """The speed at which the frames of a recording look natural."""
+        return 30.0
 
     @abstractmethod
     def close(self) -> None:

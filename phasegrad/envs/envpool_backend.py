@@ -27,6 +27,7 @@ _CHEAP_ENVS_PER_THREAD = 64
 # What `make` sets itself; an option of this name would silently fight with it.
 _OWN_OPTIONS = ("num_envs", "batch_size", "num_threads", "seed", "env_seed", "max_num_players", "gym_reset_return_info")
 _MAX_RESET_STEPS = 10
+_FRAMES_PER_SECOND = {"classic": 50.0, "box2d": 50.0, "atari": 15.0, "procgen": 15.0}  # Atari: 60 over 4 skipped frames
 
 
 class EnvpoolVectorEnv(VectorEnv):
@@ -157,10 +158,18 @@ class EnvpoolVectorEnv(VectorEnv):
                 return final, first, mask
         raise EnvError(f"{self.spec.id} ends again as soon as it starts, in one of the environments {ids.tolist()}.")
 
-    def render(self) -> np.ndarray | None:
+    def render(self, indices: Sequence[int] | None = None) -> np.ndarray | None:
         if not self._render:
             return None
-        return np.asarray(self._pool.render(env_ids=self._ids), dtype=np.uint8)
+        ids = self._ids if indices is None else np.asarray(indices, np.int32)
+        try:
+            return np.asarray(self._pool.render(env_ids=ids), dtype=np.uint8)
+        except RuntimeError as error:  # a family whose C++ code draws nothing
+            raise EnvError(f"envpool cannot draw {self.spec.id} ({error}); use backend gymnasium.") from error
+
+    @property
+    def frames_per_second(self) -> float:
+        return _FRAMES_PER_SECOND.get(self.spec.family, 30.0)
 
     def close(self) -> None:
         pool, self._pool = self._pool, None

@@ -17,6 +17,7 @@ from gymnasium import spaces
 from phasegrad.envs.contract import Episode, Observation, Step, VectorEnv
 from phasegrad.envs.families import EnvSpec
 from phasegrad.envs.spaces import ACTION_MASK, ActionAdapter, Leaf, ObservationAdapter, follow
+from phasegrad.envs.watching import StepTimeout, time_limit
 from phasegrad.errors import ConfigError, EnvError, PhasegradError
 
 EnvFactory = Callable[[], gym.Env]
@@ -29,7 +30,9 @@ class GymnasiumVectorEnv(VectorEnv):
 
     backend = "gymnasium"
 
-    def __init__(self, envs: Sequence[gym.Env], seeds: Sequence[int], render: bool = False) -> None:
+    def __init__(
+        self, envs: Sequence[gym.Env], seeds: Sequence[int], render: bool = False, timeout: float | None = None
+    ) -> None:
         if len({id(env) for env in envs}) != len(envs):
             raise EnvError(
                 "The environment factory returned the same environment twice; it must make a new one each time."
@@ -37,8 +40,9 @@ class GymnasiumVectorEnv(VectorEnv):
         self._envs = list(envs)
         self.num_envs = len(self._envs)
         self._seeds = list(seeds)
-        self._render = render
+        self._render, self._timeout, self._limit = render, timeout, time_limit(timeout)
         self._adapter = ObservationAdapter(self._envs[0].observation_space)
+        self._promised = [(env.observation_space, env.action_space) for env in self._envs]
         self._actions = ActionAdapter(self._envs[0].action_space)
         for index, env in enumerate(self._envs):
             if env.observation_space != self._envs[0].observation_space or env.action_space != self._actions.original:
@@ -88,9 +92,10 @@ class GymnasiumVectorEnv(VectorEnv):
         finals: list[list[np.ndarray]] = []
         for index, env in enumerate(self._envs):
             try:
-                observation, reward[index], terminated[index], truncated[index], info = env.step(rows[index])
-            except Exception as error:
-                raise EnvError(describe_crash(index, self._seeds[index], f"step {self._steps}", error)) from error
+                with self._limit:
+                    observation, reward[index], terminated[index], truncated[index], info = env.step(rows[index])
+            except (Exception, StepTimeout) as error:
+                raise EnvError(self._crash(index, f"step {self._steps}", error)) from error
             if terminated[index] or truncated[index]:
                 final = self._buffers(1)
                 self._write(final, 0, observation, index)
@@ -110,10 +115,15 @@ class GymnasiumVectorEnv(VectorEnv):
             self._lengths[ended] = 0
         return step
 
-    def render(self) -> np.ndarray | None:
+    def render(self, indices: Sequence[int] | None = None) -> np.ndarray | None:
         if not self._render:
             return None
-        return stack_frames(lambda: [env.render() for env in self._envs])
+        chosen = range(self.num_envs) if indices is None else indices
+        return stack_frames(lambda: [self._envs[index].render() for index in chosen])
+
+    @property
+    def frames_per_second(self) -> float:
+        return float(self._envs[0].metadata.get("render_fps") or 30.0)
 
     def close(self) -> None:
         envs, self._envs = self._envs, []
@@ -122,11 +132,25 @@ class GymnasiumVectorEnv(VectorEnv):
 
     def _reset_one(self, index: int, seed: int | None) -> tuple[Any, dict[str, Any]]:
         try:
-            observation, info = self._envs[index].reset(seed=seed)
-        except Exception as error:
+            with self._limit:
+                observation, info = self._envs[index].reset(seed=seed)
+        except (Exception, StepTimeout) as error:
             when = f"the reset after step {self._steps}" if self._steps else "its first reset"
-            raise EnvError(describe_crash(index, self._seeds[index], when, error)) from error
+            raise EnvError(self._crash(index, when, error)) from error
+        env, promised = self._envs[index], self._promised[index]
+        if env.observation_space is not promised[0] or env.action_space is not promised[1]:
+            if (env.observation_space, env.action_space) != promised:
+                raise EnvError(
+                    f"Environment {index} (seed {self._seeds[index]}) changed its spaces, to {env.observation_space} and "
+                    f"{env.action_space}: they must stay as they were."
+                )
+            self._promised[index] = (env.observation_space, env.action_space)
         return observation, info
+
+    def _crash(self, index: int, when: str, error: BaseException) -> str:
+        if isinstance(error, StepTimeout):
+            return describe_timeout(index, self._seeds[index], when, self._timeout)
+        return describe_crash(index, self._seeds[index], when, error)
 
     def _buffers(self, count: int) -> list[np.ndarray]:
         return [np.empty((count, *leaf.shape), leaf.original.dtype) for leaf in self._leaves]
@@ -261,9 +285,14 @@ def fits_dtype(array: np.ndarray, leaf: Leaf) -> bool:
     return array.dtype.kind in "iu" and wanted.kind in "iu" and np.array_equal(array.astype(wanted), array)
 
 
-def describe_crash(index: int, seed: int, when: str, error: Exception) -> str:
+def describe_crash(index: int, seed: int, when: str, error: BaseException) -> str:
     """The sentence for an exception inside an environment."""
-    return f"Environment {index} (seed {seed}) raised {type(error).__name__} on {when}: {error}"
+    return f"Environment {index} (seed {seed}) raised {type(error).__name__} on {when}: {str(error).rstrip('.')}."
+
+
+def describe_timeout(index: int, seed: int, when: str, seconds: float | None) -> str:
+    """The sentence for an environment that hangs."""
+    return f"Environment {index} (seed {seed}) took longer than the {seconds:g} s of env_timeout on {when}."
 
 
 def stack_frames(draw: Callable[[], Sequence[Any] | None]) -> np.ndarray:

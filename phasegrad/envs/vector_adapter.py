@@ -7,8 +7,10 @@ brings its `final_obs`, or can be reset alone, or is refused before a made-up ro
 from __future__ import annotations
 
 import copy
+import multiprocessing
 from collections.abc import Sequence
 from functools import partial
+from multiprocessing import TimeoutError as MpTimeout
 from typing import Any
 
 import gymnasium as gym
@@ -22,11 +24,13 @@ from phasegrad.envs.gymnasium_backend import (
     GymnasiumVectorEnv,
     build_env,
     checked_entry,
+    describe_timeout,
     fits_dtype,
     stack_frames,
     without_mission,
 )
 from phasegrad.envs.spaces import ACTION_MASK, ActionAdapter, ObservationAdapter
+from phasegrad.envs.watching import StepTimeout, end_with_parent, end_workers, time_limit, unanswering
 from phasegrad.errors import EnvError
 
 _FINAL_KEYS = ("final_obs", "final_observation")  # the second is the name before gymnasium 1.1
@@ -34,23 +38,27 @@ _PROBE_STEPS = 200
 _ADVICE = "make it with autoreset_mode=AutoresetMode.SAME_STEP, or pass a function that makes one environment"
 
 
-def adapt(source: gym.vector.VectorEnv, seeds: Sequence[int], render: bool = False) -> VectorEnv:
+def adapt(
+    source: gym.vector.VectorEnv, seeds: Sequence[int], render: bool = False, timeout: float | None = None
+) -> VectorEnv:
     """The contract over a user's VectorEnv, which is used up.
 
     gymnasium's own are taken apart: theirs lose the last observation of an environment that reuses its memory.
     """
     if type(source) is SyncVectorEnv:  # exactly: a wrapper around it would be lost
-        return GymnasiumVectorEnv([without_mission(env) for env in source.envs], seeds, render)
+        return GymnasiumVectorEnv([without_mission(env) for env in source.envs], seeds, render, timeout)
     if type(source) is AsyncVectorEnv:
         factories = list(source.env_fns)
         source.close()
-        return in_processes(factories, seeds, render)
-    adapted = AdaptedVectorEnv(source, seeds, render)
+        return in_processes(factories, seeds, render, timeout)
+    adapted = AdaptedVectorEnv(source, seeds, render, timeout)
     adapted.probe()
     return adapted
 
 
-def in_processes(factories: Sequence[EnvFactory], seeds: Sequence[int], render: bool = False) -> VectorEnv:
+def in_processes(
+    factories: Sequence[EnvFactory], seeds: Sequence[int], render: bool = False, timeout: float | None = None
+) -> VectorEnv:
     """One process for each of `factories`."""
     sample = build_env(factories[0], 0)  # refuses here, in words, what a worker would only crash on
     try:
@@ -64,10 +72,16 @@ def in_processes(factories: Sequence[EnvFactory], seeds: Sequence[int], render: 
         copy=False,
         autoreset_mode=AutoresetMode.SAME_STEP,
     )
-    return AdaptedVectorEnv(workers, seeds, render)
+    try:
+        return AdaptedVectorEnv(workers, seeds, render, timeout)
+    except EnvError:
+        end_workers(workers)
+        raise
 
 
 def _guarded(factory: EnvFactory, index: int, seed: int) -> gym.Env:
+    if multiprocessing.parent_process() is not None:  # gymnasium also makes one in the run's own process
+        end_with_parent()
     return GuardedEnv(build_env(factory, index), index, seed)
 
 
@@ -76,8 +90,11 @@ class AdaptedVectorEnv(VectorEnv):
 
     backend = "gymnasium"
 
-    def __init__(self, source: gym.vector.VectorEnv, seeds: Sequence[int], render: bool = False) -> None:
-        self._source = source
+    def __init__(
+        self, source: gym.vector.VectorEnv, seeds: Sequence[int], render: bool = False, timeout: float | None = None
+    ) -> None:
+        self._source, self._timeout = source, timeout
+        self._failed = False
         self.num_envs = len(seeds)
         self._seeds = list(seeds)
         self._render = render
@@ -144,15 +161,23 @@ class AdaptedVectorEnv(VectorEnv):
                 break
         self.reset()
 
-    def render(self) -> np.ndarray | None:
+    def render(self, indices: Sequence[int] | None = None) -> np.ndarray | None:
         if not self._render:
             return None
-        return stack_frames(self._source.render)
+        frames = stack_frames(self._source.render)
+        return frames if indices is None else frames[list(indices)]
+
+    @property
+    def frames_per_second(self) -> float:
+        return float((self._source.metadata or {}).get("render_fps") or 30.0)
 
     def close(self) -> None:
         if not self._closed:
             self._closed = True
-            self._source.close()
+            if self._failed and isinstance(self._source, AsyncVectorEnv):
+                end_workers(self._source)
+            else:
+                self._source.close()
 
     def _random_actions(self, random: np.random.Generator, mask: np.ndarray | None) -> np.ndarray:
         if mask is None or len(self._actions.parts) != 1:
@@ -160,14 +185,35 @@ class AdaptedVectorEnv(VectorEnv):
         return np.array([random.choice(np.flatnonzero(row)) for row in mask])
 
     def _call(self, when: str, function: Any, *args: Any, **kwargs: Any) -> Any:
+        in_time = isinstance(self._source, AsyncVectorEnv) and self._timeout is not None
+        level, gym.logger.min_level = gym.logger.min_level, gym.logger.ERROR + 1  # it would print a worker's traceback
         try:
-            return function(*args, **kwargs)
+            if in_time:  # gymnasium has these calls in two halves, of which the second takes a time limit
+                getattr(self._source, f"{function.__name__}_async")(*args, **kwargs)
+                return getattr(self._source, f"{function.__name__}_wait")(timeout=self._timeout)
+            with time_limit(self._timeout):
+                return function(*args, **kwargs)
         except EnvError as error:  # a worker's, which gymnasium wraps in another of its kind
+            self._failed = True
             raise EnvError(str(error)) from error
-        except Exception as error:
-            raise EnvError(
-                f"The vector environment (seeds {self._seeds[:3]}...) raised {type(error).__name__} on {when}: {error}"
-            ) from error
+        except (Exception, StepTimeout) as error:
+            self._failed = True
+            raise EnvError(self._failure(when, error)) from error
+        finally:
+            gym.logger.min_level = level
+
+    def _failure(self, when: str, error: BaseException) -> str:
+        found = unanswering(self._source) if isinstance(error, (EOFError, OSError, TimeoutError, MpTimeout)) else None
+        if found is not None and found[1]:
+            return f"The process of environment {found[0]} (seed {self._seeds[found[0]]}) died on {when}."
+        if found is not None and isinstance(error, MpTimeout):
+            return describe_timeout(found[0], self._seeds[found[0]], when, self._timeout)
+        if isinstance(error, StepTimeout):
+            return f"The vector environment took longer than the {self._timeout:g} s of env_timeout on {when}."
+        return (
+            f"The vector environment (seeds {self._seeds[:3]}...) raised {type(error).__name__} on {when}: "
+            f"{str(error).rstrip('.')}."
+        )
 
     def _observe(self, batch: Any) -> Observation:
         """A flat copy of the batch, which vector environments write over on the next step."""

@@ -102,8 +102,12 @@ class ActorCritic(nn.Module):
         self.policy_encoder = encoder()
         self.policy_head = PolicyHead(self.policy_encoder, self.family, action_space, config)
         self.value_encoder = encoder() if self.arch == "dual" else None
-        self.value_head = head(self.value_encoder or self.policy_encoder, 1, 1.0)
+        self.value_head = head(self.value_encoder or self.policy_encoder, self.value_outputs(), 1.0)
         self.auxiliary_head = head(self.policy_encoder, 1, 1.0) if auxiliary and self.arch == "dual" else None
+
+    def value_outputs(self) -> int:
+        """Numbers that the value head puts out: V(s) alone."""
+        return 1
 
     def policy(self, observation: Any, mask: Tensor | None = None) -> Tensor:
         """Distribution parameters [B, P]."""
@@ -154,7 +158,11 @@ class ActorCritic(nn.Module):
 
 
 def build_model(
-    observation_space: gym.Space, action_space: gym.Space, config: Config, auxiliary: bool = False
+    observation_space: gym.Space,
+    action_space: gym.Space,
+    config: Config,
+    auxiliary: bool = False,
+    model_class: type[ActorCritic] = ActorCritic,
 ) -> ActorCritic:
     """A freshly initialised actor-critic; the weights are a function of `config.seed` alone."""
     threads = torch.get_num_threads()
@@ -162,6 +170,6 @@ def build_model(
     try:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.seed)
-            return ActorCritic(observation_space, action_space, config, auxiliary)
+            return model_class(observation_space, action_space, config, auxiliary)
     finally:
         torch.set_num_threads(threads)

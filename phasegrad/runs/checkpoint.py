@@ -1,10 +1,13 @@
 """Checkpoints: a folder of safetensors and JSON, written whole or not at all, checked by its checksum when read.
 
-A saved agent has the same form. Nothing in it is executed when it is read: tensors and plain data only.
+A saved agent has the same form. Nothing in it is executed when it is read: tensors and plain data only, and no memory
+is taken for a size that the file merely claims.
 """
 
 from __future__ import annotations
 
+import contextlib
+import glob
 import hashlib
 import json
 import os
@@ -16,8 +19,12 @@ from typing import TYPE_CHECKING, Any
 
 import safetensors
 import safetensors.torch
+import torch
+from torch import Tensor
 
 from phasegrad.errors import DamagedError, RunError
+from phasegrad.runs.files import checked_header, read_json, read_limited, sync_folder, write_synced, writing
+from phasegrad.runs.segments import Pieces, SegmentStore
 from phasegrad.runs.spaces import space_from_json, space_to_json
 from phasegrad.versions import versions
 
@@ -27,19 +34,68 @@ if TYPE_CHECKING:
     from phasegrad.algorithms.base import Algorithm
 
 FORMAT = 1
-TENSORS, STATE = "state.safetensors", "state.json"
+TENSORS, STATE, LEG = "state.safetensors", "state.json", "leg.safetensors"
+ROOM_FOR_HEADER = 1 << 20
+DTYPES = {
+    "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I64": torch.int64,
+    "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool,
+}  # fmt: skip
 
 
-def write_checkpoint(path: Path, agent: Algorithm, extra: Mapping[str, Any] | None = None) -> None:
-    """The agent's whole state as the folder `path`: under a temporary name first, synced, then renamed."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+def write_checkpoint(
+    path: Path,
+    agent: Algorithm,
+    extra: Mapping[str, Any] | None = None,
+    leg: Mapping[str, Any] | None = None,
+    pieces: Pieces | None = None,
+) -> None:
+    """The agent's whole state as the folder `path`: under a temporary name first, synced, then renamed.
+
+    `leg` is what continuing inside a leg needs beyond it, as `unfinished_leg` gives it; `pieces` are carried data that
+    the folder itself is to hold.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir()
-    tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in agent.tensors().items()}
-    payload = safetensors.torch.save(tensors)
+    replaced = path.with_name(f".{path.name}.{os.getpid()}.old.tmp")
+    files = {TENSORS: _payload(agent.tensors())}
+    state = {**_state(agent), "extra": dict(extra or {})}
+    if leg is not None:
+        files[LEG] = _payload(leg["tensors"])
+        state["leg"] = {**leg["state"], "sha256": hashlib.sha256(files[LEG]).hexdigest()}
+    state["sha256"] = hashlib.sha256(files[TENSORS]).hexdigest()
+    with writing(path):
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            for stray in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):  # of a write that was killed
+                shutil.rmtree(stray, ignore_errors=True)
+            temporary.mkdir()
+            if pieces:
+                carried = {"files": SegmentStore(temporary).write(pieces), "state": agent.carried_state()}
+                state["extra"] = {**state["extra"], "carried": carried}
+            files[STATE] = json.dumps(state, indent=1).encode()
+            for name, payload in files.items():
+                write_synced(temporary / name, payload)
+            sync_folder(temporary)
+            if path.exists():  # only where the same step or name is saved again
+                os.rename(path, replaced)
+            os.rename(temporary, path)
+            sync_folder(path.parent)
+        except (OSError, RunError):
+            if not path.exists() and replaced.exists():
+                with contextlib.suppress(OSError):
+                    os.rename(replaced, path)
+            raise
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+            shutil.rmtree(replaced, ignore_errors=True)
+
+
+def _payload(tensors: Mapping[str, Tensor]) -> bytes:
+    return safetensors.torch.save({name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()})
+
+
+def _state(agent: Algorithm) -> dict[str, Any]:
     progress = agent.progress
-    state = {
+    return {
         "format": FORMAT,
         "algorithm": agent.name,
         "config": agent.config.to_json(),
@@ -56,63 +112,106 @@ def write_checkpoint(path: Path, agent: Algorithm, extra: Mapping[str, Any] | No
         "action_space": space_to_json(agent.action_space),
         "original_action_space": space_to_json(agent.original_action_space),
         "has_action_mask": agent.has_action_mask,
-        "extra": dict(extra or {}),
         "versions": versions(),
-        "sha256": hashlib.sha256(payload).hexdigest(),
     }
-    _write_synced(temporary / TENSORS, payload)
-    _write_synced(temporary / STATE, json.dumps(state, indent=1).encode())
-    _sync_folder(temporary)
-    if path.exists():  # only where the same step or name is saved again
-        shutil.rmtree(path)
-    temporary.rename(path)
-    _sync_folder(path.parent)
+
+
+def unfinished_leg(agent: Algorithm) -> dict[str, Any] | None:
+    """What brings fresh environments to where the agent's are now; None where they could not be brought there."""
+    from phasegrad.algorithms.base import digest
+
+    if not agent.leg_actions:
+        return None
+    tensors = {"actions": torch.cat(agent.leg_actions)} if _alike(agent.leg_actions) else {}
+    tensors = tensors or {"actions": torch.cat([part.to(agent.family.action_dtype) for part in agent.leg_actions])}
+    if agent.reward_normalizer.running_return is not None:
+        tensors["running_return"] = agent.reward_normalizer.running_return
+    end = "" if agent.collector is None else digest(agent.collector.observation)
+    return {"tensors": tensors, "state": {"end": end, "due": agent.leg_due}}
+
+
+def _alike(tensors: list[Tensor]) -> bool:
+    return len({tensor.dtype for tensor in tensors}) == 1
 
 
 def read_state(path: Path) -> dict[str, Any]:
     """The JSON half of a checkpoint, of this library's format."""
     try:
-        state = json.loads((path / STATE).read_text())
+        state = read_json(path / STATE)
     except FileNotFoundError:
         raise RunError(f"{path} is not a checkpoint or saved agent: it has no {STATE}.") from None
-    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError):
-        raise DamagedError(f"{path / STATE} is damaged: it is not valid JSON.") from None
     if not isinstance(state, dict) or state.get("format") != FORMAT:
+        found = state.get("format") if isinstance(state, dict) else state
         raise RunError(
-            f"{path} was written by another version of phasegrad (format {str(state)[:20]}): this one reads format {FORMAT}."
+            f"{path} was written by another version of phasegrad (format {str(found)[:20]}): this one reads format {FORMAT}."
         )
     return state
 
 
+def require_fit(path: Path, wanted: Mapping[str, Tensor], prefix: str = "") -> None:
+    """Refuse a checkpoint whose tensors, by its header, are not `wanted` in name, shape and type."""
+    header = {name: entry for name, entry in checked_header(path / TENSORS).items() if name.startswith(prefix)}
+    if set(wanted) != set(header):
+        odd = sorted(set(wanted) ^ set(header))[0]
+        raise RunError(f"{path} does not fit this agent: tensor {odd[:80]!r} is in only one of them.")
+    for name, tensor in wanted.items():
+        dtype, shape = header[name]
+        if tuple(tensor.shape) != shape or DTYPES[dtype] != tensor.dtype:
+            raise RunError(f"{path} does not fit this agent: {name} is {dtype} {shape}, not {tuple(tensor.shape)}.")
+
+
 def restore(agent: Algorithm, path: Path, state: Mapping[str, Any]) -> None:
     """Fill `agent` with a checkpoint's tensors and counters; refuses what does not fit it, before anything is changed."""
-    try:
-        payload = (path / TENSORS).read_bytes()
-    except OSError as error:
-        raise DamagedError(f"{path / TENSORS} cannot be read: {error.strerror}.") from None
+    mine = agent.tensors()
+    room = sum(tensor.numel() * tensor.element_size() for tensor in mine.values()) + ROOM_FOR_HEADER
+    payload = read_limited(path / TENSORS, room)
     if hashlib.sha256(payload).hexdigest() != state.get("sha256"):
         raise DamagedError(f"{path / TENSORS} is damaged: its checksum does not match.")
-    try:
-        tensors = safetensors.torch.load(payload)
-    except safetensors.SafetensorError as error:
-        raise DamagedError(f"{path / TENSORS} is damaged: {error}.") from None
-    mine = agent.tensors()
-    if set(mine) != set(tensors):
-        odd = sorted(set(mine) ^ set(tensors))[0]
-        raise RunError(f"{path} does not fit this agent: tensor {odd!r} is in only one of them.")
-    for name, tensor in mine.items():
-        if tensor.shape != tensors[name].shape or tensor.dtype != tensors[name].dtype:
-            raise RunError(
-                f"{path} does not fit this agent: {name} is {tuple(tensors[name].shape)}, not {tuple(tensor.shape)}."
-            )
+    require_fit(path, mine)
+    tensors = _tensors(path / TENSORS, payload)
+    progress, saved = agent.progress, state["progress"]
+    counts = {name: int(saved[name]) for name in ("step", "iteration", "leg", "episodes")}
+    if min(counts.values()) < 0:
+        raise DamagedError(f"{path / STATE} is damaged: it counts {min(counts.values())} of something.")
+    recent = {
+        name: deque((float(value) for value in saved[name]), maxlen=getattr(progress, name).maxlen)
+        for name in ("recent_returns", "recent_lengths")
+    }
+    scalars = {str(name): float(value) for name, value in state["scalars"].items()}
+    if scalars.keys() != agent.scalars.keys():
+        raise DamagedError(f"{path / STATE} is damaged: its scalars are not those of {agent.name}.")
     for name, tensor in mine.items():
         tensor.copy_(tensors[name])
-    progress, saved = agent.progress, state["progress"]
-    for name in ("step", "iteration", "leg", "episodes"):
-        setattr(progress, name, int(saved[name]))
-    for name in ("recent_returns", "recent_lengths"):
-        setattr(progress, name, deque((float(value) for value in saved[name]), maxlen=getattr(progress, name).maxlen))
-    agent.scalars = {name: float(value) for name, value in state["scalars"].items()}
+    for name, value in (counts | recent).items():
+        setattr(progress, name, value)
+    agent.scalars = scalars
+    if state.get("leg") is not None:
+        _restore_leg(agent, path, state["leg"])
+
+
+def _restore_leg(agent: Algorithm, path: Path, leg: Mapping[str, Any]) -> None:
+    config, family = agent.config, agent.family
+    row = config.num_envs * max(1, int(torch.Size(family.action_shape).numel())) * family.action_dtype.itemsize
+    payload = read_limited(path / LEG, agent.progress.step // config.num_envs * row + ROOM_FOR_HEADER)
+    if hashlib.sha256(payload).hexdigest() != leg.get("sha256"):
+        raise DamagedError(f"{path / LEG} is damaged: its checksum does not match.")
+    checked_header(path / LEG)
+    tensors = _tensors(path / LEG, payload)
+    actions, running = tensors.get("actions"), tensors.get("running_return")
+    if actions is None or tuple(actions.shape[1:]) != (config.num_envs, *family.action_shape):
+        raise DamagedError(f"{path / LEG} is damaged: its actions are not those of {config.num_envs} environments.")
+    if running is not None and (running.shape != (config.num_envs,) or running.dtype != torch.float64):
+        raise DamagedError(f"{path / LEG} is damaged: its returns are not those of {config.num_envs} environments.")
+    agent.leg_actions, agent.leg_bytes = [actions], actions.numel() * actions.element_size()
+    agent.leg_end, agent.leg_due = str(leg["end"]), bool(leg["due"])
+    agent.reward_normalizer.running_return = running
+
+
+def _tensors(path: Path, payload: bytes) -> dict[str, Tensor]:
+    try:
+        return safetensors.torch.load(payload)
+    except safetensors.SafetensorError as error:
+        raise DamagedError(f"{path} is damaged: {error}.") from None
 
 
 def saved_spaces(state: Mapping[str, Any]) -> tuple[gym.Space, gym.Space, gym.Space, bool]:
@@ -121,18 +220,3 @@ def saved_spaces(state: Mapping[str, Any]) -> tuple[gym.Space, gym.Space, gym.Sp
         space_from_json(state[name]) for name in ("observation_space", "action_space", "original_action_space")
     )
     return observation, action, original, bool(state["has_action_mask"])
-
-
-def _write_synced(path: Path, payload: bytes) -> None:
-    with open(path, "wb") as file:
-        file.write(payload)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _sync_folder(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -1,24 +1,67 @@
-"""What a person sees of a run: a live panel in a terminal, plain lines in a pipe, nothing when quiet."""
+"""What a person sees of a run: a live panel in a terminal, plain lines in a pipe, nothing when quiet.
+
+`RunView` is what is known of a run, told by its training or read from its files (watch.py); drawing it needs no torch.
+"""
 
 from __future__ import annotations
 
+import math
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from phasegrad.memory import gigabytes
 
 if TYPE_CHECKING:
-    from rich.live import Live
+    from rich.panel import Panel
     from rich.table import Table
 
     from phasegrad.algorithms.base import Algorithm
 
 SPARKS = "▁▂▃▄▅▆▇█"
 SECONDS_BETWEEN_LINES = 5.0
+FRAMES_A_SECOND = 2
 SHARES = ("environment", "inference", "update", "auxiliary")
+ACTIVITIES = {
+    "environment": "stepping environments",
+    "inference": "choosing actions",
+    "update": "updating policy and value",
+    "auxiliary": "auxiliary phase",
+}
+
+
+@dataclass
+class RunView:
+    """The state of a run as it is shown."""
+
+    title: str
+    total: int
+    interval: int = 0  # iterations between auxiliary phases; 0 where there are none
+    row: Mapping[str, Any] = field(default_factory=dict)
+    returns: list[float] = field(default_factory=list)
+    checkpoint: str = "none yet"
+    status: str = ""
+
+    def take(self, row: Mapping[str, Any]) -> None:
+        self.row = row
+        value = row.get("return_mean")
+        if value is not None and math.isfinite(value):
+            self.returns.append(value)
+
+    @property
+    def step(self) -> int:
+        return int(self.row.get("step") or 0)
+
+    def phase(self, underway: bool = False) -> str:
+        """Where in PPG's phases the last iteration was, or the one underway is; the iteration elsewhere."""
+        iteration = max(int(self.row.get("iteration") or 0) + underway, 1)
+        if not self.interval:
+            return f"iteration {iteration:,}"
+        number, place = (iteration - 1) // self.interval + 1, (iteration - 1) % self.interval + 1
+        return f"phase {number:,}, policy iteration {place} of {self.interval}"
 
 
 class Display:
@@ -36,88 +79,55 @@ class Display:
 class PlainDisplay(Display):
     """A line now and then, without control characters: for pipes, files and CI."""
 
-    def __init__(self, title: str, first_step: int, total: int) -> None:
-        self.first_step, self.total = first_step, total
+    def __init__(self, view: RunView, first_step: int) -> None:
+        self.view, self.first_step = view, first_step
         self.started = time.monotonic()
         self.last = 0.0
-        print(title, flush=True)
+        print(view.title, flush=True)
 
     def iteration(self, row: Mapping[str, Any]) -> None:
+        self.view.take(row)
         now = time.monotonic()
-        if now - self.last < SECONDS_BETWEEN_LINES and row["step"] < self.total:
+        if now - self.last < SECONDS_BETWEEN_LINES and row["step"] < self.view.total:
             return
         self.last = now
-        parts = [
-            f"{row['step']:>11,} / {self.total:,} steps",
-            f"return {number(row['return_mean'])}",
-            f"{row['sps']:,.0f} steps/s",
-            time_shares(row),
-            f"ETA {eta(self.started, self.first_step, row['step'], self.total)}",
-        ]
-        print("  ".join(parts), flush=True)
+        print(plain_line(self.view, seconds_left(self.started, self.first_step, self.view)), flush=True)
+
+    def checkpoint(self, path: Path) -> None:
+        self.view.checkpoint = path.name
 
     def finished(self, result: Mapping[str, Any]) -> None:
         print(summary_line(result), flush=True)
 
 
 class LiveDisplay(Display):
-    """A panel that redraws in place: progress, return with its history, losses, speed and where the time goes."""
+    """A panel that redraws in place, also within an iteration: a long auxiliary phase shows as such."""
 
-    def __init__(self, title: str, first_step: int, total: int) -> None:
+    def __init__(self, view: RunView, first_step: int, activity: Callable[[], str]) -> None:
         from rich.live import Live
 
-        self.title, self.first_step, self.total = title, first_step, total
+        self.view, self.first_step, self.activity = view, first_step, activity
         self.started = time.monotonic()
-        self.returns: list[float] = []
-        self.saved = "none yet"
-        self.row: Mapping[str, Any] = {}
-        self.live: Live = Live(auto_refresh=False, transient=False)
+        self.underway = True
+        self.live: Live = Live(get_renderable=self.panel, refresh_per_second=FRAMES_A_SECOND, transient=False)
         self.live.start()
 
     def iteration(self, row: Mapping[str, Any]) -> None:
-        self.row = row
-        if row["return_mean"] is not None:
-            self.returns.append(row["return_mean"])
-        self.live.update(self.panel(), refresh=True)
+        self.view.take(row)
 
-    def panel(self) -> Any:
-        from rich import box
-        from rich.panel import Panel
-        from rich.progress_bar import ProgressBar
-        from rich.table import Table
-
-        row = self.row
-        table: Table = Table.grid(padding=(0, 2))
-        table.add_column(style="dim")
-        table.add_column()
-        table.add_row("progress", ProgressBar(total=self.total, completed=row["step"], width=40))
-        table.add_row(
-            "",
-            f"{row['step']:,} of {self.total:,} steps, {eta(self.started, self.first_step, row['step'], self.total)} left",
-        )
-        table.add_row(
-            "return",
-            f"[bold]{number(row['return_mean'])}[/]  [cyan]{sparkline(self.returns)}[/]  over the last episodes of {row['episodes']:,}",
-        )
-        table.add_row("speed", f"{row['sps']:,.0f} steps/s   {time_shares(row)}")
-        details = [
-            f"{name} {number(row[name])}"
-            for name in ("kl", "entropy", "clip_fraction", "explained_variance", "value_loss")
-            if name in row
-        ]
-        table.add_row("update", "  ".join(details))
-        table.add_row("checkpoint", self.saved)
-        return Panel(table, title=self.title, title_align="left", box=box.ROUNDED, expand=False)
+    def panel(self) -> Panel:
+        doing = ACTIVITIES.get(self.activity(), "") if self.underway else None
+        return draw(self.view, seconds_left(self.started, self.first_step, self.view), doing)
 
     def checkpoint(self, path: Path) -> None:
-        self.saved = str(path)
+        self.view.checkpoint = str(path)
 
     def finished(self, result: Mapping[str, Any]) -> None:
-        self.live.update(self.panel(), refresh=True)
-        self.live.stop()
+        self.close()
         print(summary_line(result), flush=True)
 
     def close(self) -> None:
+        self.underway = False
         self.live.stop()
 
 
@@ -128,25 +138,88 @@ def make_display(agent: Algorithm, total: int, shown: bool) -> Display:
     config = agent.config
     title = f"{agent.name.upper()} on {config.env}, seed {config.seed}, {config.arch} network on {agent.device}, "
     title += f"{gigabytes(agent.storage_bytes())} of stored rollouts"
-    kind = LiveDisplay if sys.stdout.isatty() else PlainDisplay
-    return kind(title, agent.progress.step, total)
+    interval = config.interval if getattr(config, "has_auxiliary_phase", False) else 0
+    view = RunView(title, total, interval)
+    first_step = agent.progress.step
+    if sys.stdout.isatty():
+        return LiveDisplay(view, first_step, lambda: agent.clock.current)
+    return PlainDisplay(view, first_step)
+
+
+def draw(view: RunView, seconds: float | None, doing: str | None = None) -> Panel:
+    """The panel: progress, phase, return with its history, speed and where the time goes, update, checkpoint.
+
+    `doing` is what the iteration underway does just now; None where none is.
+    """
+    from rich import box
+    from rich.panel import Panel
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+    from rich.text import Text
+
+    row = view.row
+    table: Table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column()
+    if view.status:
+        table.add_row("status", Text(view.status))
+    table.add_row("progress", ProgressBar(total=max(view.total, 1), completed=view.step, width=40))
+    done = f" ({view.step / view.total:.0%})" if view.total else ""
+    left = "" if view.total and view.step >= view.total else f", {duration(seconds)} left"
+    table.add_row("", f"{view.step:,} of {view.total:,} steps{done}{left}")
+    table.add_row("phase", view.phase(underway=doing is not None) + (f", {doing}" if doing else ""))
+    if row:
+        history = Text.assemble((number(row.get("return_mean")), "bold"), "  ", (sparkline(view.returns), "cyan"))
+        table.add_row("return", history.append(f"  {int(row.get('episodes') or 0):,} episodes", "dim"))
+        table.add_row("speed", f"{number(row.get('sps'))} steps/s   {time_shares(row)}")
+        details = [
+            f"{name} {number(row[name])}"
+            for name in ("kl", "entropy", "clip_fraction", "explained_variance", "value_loss")
+            if row.get(name) is not None
+        ]
+        table.add_row("update", "  ".join(details))
+    table.add_row("checkpoint", Text(view.checkpoint))
+    return Panel(table, title=Text(view.title), title_align="left", box=box.ROUNDED, expand=False)
+
+
+def plain_line(view: RunView, seconds: float | None) -> str:
+    """The same in one line without control characters."""
+    row = view.row
+    parts = [
+        f"{view.step:>11,} / {view.total:,} steps",
+        view.phase().replace("policy iteration ", "").replace(" of ", "/"),
+        f"return {number(row.get('return_mean'))}",
+        f"{number(row.get('sps'))} steps/s",
+        time_shares(row),
+        f"ETA {duration(seconds)}",
+        f"checkpoint {view.checkpoint}",
+    ]
+    return "  ".join(part for part in parts if part)
 
 
 def number(value: Any) -> str:
-    return "-" if value is None else f"{value:,.4g}" if abs(value) < 1e6 else f"{value:,.3e}"
+    if value is None or not math.isfinite(value):
+        return "-" if value is None else str(value)
+    if value == int(value) and abs(value) < 1e6:
+        return f"{int(value):,}"
+    return f"{value:,.0f}" if 1e4 <= abs(value) < 1e6 else f"{value:,.4g}" if abs(value) < 1e6 else f"{value:,.3e}"
 
 
 def time_shares(row: Mapping[str, Any]) -> str:
-    return " ".join(f"{name} {row[f'time_{name}']:.0%}" for name in SHARES if f"time_{name}" in row)
+    return " ".join(f"{name} {row[f'time_{name}']:.0%}" for name in SHARES if row.get(f"time_{name}") is not None)
 
 
-def eta(started: float, first_step: int, step: int, total: int) -> str:
-    done = step - first_step
-    if not done:
+def seconds_left(started: float, first_step: int, view: RunView) -> float | None:
+    """What remains at the mean speed since the start; None before the first iteration."""
+    done = view.step - first_step
+    return (time.monotonic() - started) / done * max(view.total - view.step, 0) if done > 0 else None
+
+
+def duration(seconds: float | None) -> str:
+    if seconds is None:
         return "?"
-    seconds = int((time.monotonic() - started) / done * (total - step))
-    hours, minutes = seconds // 3600, seconds // 60 % 60
-    return f"{hours}h{minutes:02d}m" if hours else f"{minutes}m{seconds % 60:02d}s"
+    hours, minutes = int(seconds) // 3600, int(seconds) // 60 % 60
+    return f"{hours}h{minutes:02d}m" if hours else f"{minutes}m{int(seconds) % 60:02d}s"
 
 
 def sparkline(values: list[float], width: int = 30) -> str:

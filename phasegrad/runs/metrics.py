@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import math
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from phasegrad.runs.files import writing
+
 NOT_CURVES = ("step", "iteration")
+LONGEST_LINE = 1 << 20  # bytes; an iteration takes one to three thousand
 
 
 def plain_json(value: Any) -> Any:
@@ -27,13 +32,22 @@ class MetricsFile:
 
     def __init__(self, path: Path, keep_bytes: int = 0) -> None:
         """Continue after the first `keep_bytes` bytes: what a killed run wrote after its checkpoint is dropped."""
-        self.file = open(path, "ab")  # noqa: SIM115 - open for the whole run
-        self.file.truncate(min(keep_bytes, path.stat().st_size))
-        self.file.seek(0, os.SEEK_END)
+        self.path = path
+        with writing(path):
+            self.file = open(path, "ab", buffering=0)  # noqa: SIM115 - open for the whole run
+            self.file.truncate(min(keep_bytes, path.stat().st_size))
+            self.file.seek(0, os.SEEK_END)
 
     def write(self, metrics: Mapping[str, Any]) -> None:
-        self.file.write(json.dumps(plain_json(metrics)).encode() + b"\n")
-        self.file.flush()
+        line = json.dumps(plain_json(metrics)).encode() + b"\n"
+        with writing(self.path):
+            if self.file.write(line) != len(line):  # a disk that is almost full takes a part
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def sync(self) -> None:
+        """Make what was written survive a power cut, before a checkpoint counts on it."""
+        with writing(self.path):
+            os.fsync(self.file.fileno())
 
     @property
     def bytes_written(self) -> int:
@@ -46,11 +60,11 @@ class MetricsFile:
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """The iterations of a run; a last line cut by a kill is left out."""
     rows = []
-    with open(path, encoding="utf-8", errors="replace") as file:
-        for line in file:
+    with open(path, "rb") as file:
+        while line := file.readline(LONGEST_LINE):
             try:
                 row = json.loads(line)
-            except json.JSONDecodeError:
+            except (ValueError, RecursionError):
                 continue
             if isinstance(row, dict):
                 rows.append(row)
@@ -58,31 +72,54 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 
 class TensorBoard:
-    """Writes event files that TensorBoard reads; resuming at a step makes it forget what lay beyond."""
+    """One event file that TensorBoard reads. A resumed run writes it anew from the metrics that count.
 
-    def __init__(self, folder: Path, resume_step: int = 0) -> None:
-        from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+    So there is never a step twice, as there would be beside the file of a killed process, nor a step missing that such
+    a process had not yet written out.
+    """
+
+    def __init__(self, folder: Path, rows: Iterable[Mapping[str, Any]] = ()) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.compat.proto.summary_pb2 import Summary
-        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+        from tensorboard.summary.writer.record_writer import RecordWriter
 
         self._event, self._summary = Event, Summary
-        self.writer = EventFileWriter(str(folder))
-        if resume_step:
-            start = SessionLog(status=SessionLog.SessionStatus.START)
-            self.writer.add_event(Event(wall_time=time.time(), step=resume_step + 1, session_log=start))
+        self.path = folder / f"events.out.tfevents.{int(time.time()):010d}.phasegrad"
+        rows = [row for row in rows if type(row.get("step")) is int and 0 <= row["step"] < 1 << 63]
+        started = time.time() - (_seconds(rows[-1]) if rows else 0.0)
+        with writing(self.path):
+            folder.mkdir(parents=True, exist_ok=True)
+            for old in folder.glob("events.out.tfevents.*"):
+                old.unlink()
+            self.file = open(self.path, "wb")  # noqa: SIM115 - open for the whole run
+            self._records = RecordWriter(self.file)
+            self._records.write(Event(wall_time=started, file_version="brain.Event:2").SerializeToString())
+            for row in rows:
+                self._add(row, started + _seconds(row))
+            self.file.flush()
 
     def write(self, metrics: Mapping[str, Any]) -> None:
+        with writing(self.path):
+            self._add(metrics, time.time())
+            self.file.flush()
+
+    def _add(self, metrics: Mapping[str, Any], wall_time: float) -> None:
         values = [
             self._summary.Value(tag=tag(name), simple_value=float(value))
             for name, value in metrics.items()
             if name not in NOT_CURVES and isinstance(value, (int, float)) and math.isfinite(value)
         ]
-        self.writer.add_event(
-            self._event(wall_time=time.time(), step=metrics["step"], summary=self._summary(value=values))
-        )
+        event = self._event(wall_time=wall_time, step=metrics["step"], summary=self._summary(value=values))
+        self._records.write(event.SerializeToString())
 
     def close(self) -> None:
-        self.writer.close()
+        with contextlib.suppress(OSError):
+            self.file.close()
+
+
+def _seconds(row: Mapping[str, Any]) -> float:
+    value = row.get("seconds")
+    return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else 0.0
 
 
 def tag(name: str) -> str:

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import resource
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import safetensors.torch
 import torch
 
 from phasegrad.devices import pick_threads
-from phasegrad.errors import ConfigError
+from phasegrad.errors import ConfigError, EnvError, NonFiniteError, PhasegradError
 from phasegrad.memory import require_room
 from phasegrad.runs.console import make_display
-from phasegrad.runs.directory import RunDirectory
-from phasegrad.runs.metrics import MetricsFile, TensorBoard
+from phasegrad.runs.directory import BAD_BATCH, RunDirectory, restore_carried, step_of
+from phasegrad.runs.files import write_atomically
+from phasegrad.runs.metrics import MetricsFile, TensorBoard, read_metrics
+from phasegrad.runs.stopping import StopRequests
+from phasegrad.runs.tracking import Wandb
+from phasegrad.tree import named_leaves
 
 if TYPE_CHECKING:
     from phasegrad.algorithms.base import Algorithm
@@ -34,14 +41,19 @@ def train(
     """Run iterations until `total_steps`; returns what result.json holds."""
     total = plan_total(agent, total_steps)
     require_room(agent.storage_bytes(), agent.smaller_storage)
+    agent.settle_computation()
     threads_before = torch.get_num_threads()
     torch.set_num_threads(pick_threads(agent.config.torch_threads, agent.microbatch < 1 << 20))
-    session = Session(agent, total, progress)
-    try:
+    with contextlib.ExitStack() as cleanup:
+        cleanup.callback(torch.set_num_threads, threads_before)
+        session = Session(agent, total, progress, cleanup)
         return session.run(callback)
-    finally:
-        session.close()
-        torch.set_num_threads(threads_before)
+
+
+def record_result(agent: Algorithm) -> dict[str, Any]:
+    """Evaluate and write the result of a run that was killed between its last checkpoint and its result."""
+    with contextlib.ExitStack() as cleanup:
+        return Session(agent, agent.progress.step, False, cleanup).run(None)
 
 
 def plan_total(agent: Algorithm, total_steps: int | None) -> int:
@@ -63,9 +75,9 @@ def plan_total(agent: Algorithm, total_steps: int | None) -> int:
 
 
 class Session:
-    """One process's share of a run."""
+    """One process's share of a run; what it opens is closed by `cleanup`."""
 
-    def __init__(self, agent: Algorithm, total: int, shown: bool) -> None:
+    def __init__(self, agent: Algorithm, total: int, shown: bool, cleanup: contextlib.ExitStack) -> None:
         self.agent, self.total = agent, total
         config = agent.config
         self.checkpoint_every = config.checkpoint_every or max(1, total // CHECKPOINTS_A_RUN)
@@ -73,33 +85,65 @@ class Session:
         self.directory: RunDirectory | None = None
         self.metrics: MetricsFile | None = None
         self.tensorboard: TensorBoard | None = None
+        self.tracker: Wandb | None = None
+        self.last_checkpoint: int | None = None
+        cleanup.callback(self._note_seconds)
         if agent.run_dir is not None:
             self.directory = RunDirectory(agent.run_dir)
-            if agent.progress.step == 0 and not agent.takes_over:
-                self.directory.require_free(overwrite=False)
+            self.directory.open(fresh=agent.progress.step == 0 and not agent.takes_over)
+            cleanup.callback(self.directory.close)
             agent.takes_over = True
+            self.directory.tidy(agent.progress.step)
+            self.last_checkpoint = max(map(step_of, self.directory.checkpoints()), default=None)
+            restore_carried(agent, self.directory)
             self.directory.write_config(agent.name, config)
             self.metrics = MetricsFile(self.directory.metrics_path, agent.metrics_bytes)
-            self.tensorboard = TensorBoard(self.directory.path / "tensorboard", agent.progress.step)
+            cleanup.callback(self.metrics.close)
+            rows = read_metrics(self.directory.metrics_path)
+            self.tensorboard = TensorBoard(self.directory.path / "tensorboard", rows)
+            cleanup.callback(self.tensorboard.close)
+            if config.track == "wandb":
+                self.tracker = Wandb(self.directory.path, self.directory.path.name, config.to_json())
+                cleanup.callback(self.tracker.close)
+        else:
+            if config.track != "none":
+                raise ConfigError(f"track {config.track} needs a run directory: give run_dir, or leave track out.")
+            restore_carried(agent, None)
+        self.stop = StopRequests(self.directory is not None, self._stopped_at_once)
+        cleanup.callback(self.stop.close)
         self.display = make_display(agent, total, shown)  # last: an error before it must not leave a live terminal
+        cleanup.callback(self.display.close)
 
     def run(self, callback: Callable[[dict[str, Any]], object] | None) -> dict[str, Any]:
         agent, config = self.agent, self.agent.config
         stopped = False
         while agent.progress.step < self.total and not stopped:
             begun, before = time.perf_counter(), agent.progress.step
-            if agent.collector is None:
-                agent.start_leg()
-            row = agent.iterate(min(config.num_steps, (self.total - before) // config.num_envs))
+            with self._explained(before):
+                if agent.collector is None:
+                    agent.start_leg()
+                row = agent.iterate(min(agent.iteration_steps(), (self.total - before) // config.num_envs))
+                require_finite_parameters(agent)
             agent.progress.iteration += 1
+            self.stop.iteration_is_over()
             row = self._row(row, time.perf_counter() - begun, agent.progress.step - before)
+            due = self._checkpoint_due(before)
+            evaluation = self._evaluation() if due else None
+            if evaluation is not None:
+                row |= {f"eval_{name}": value for name, value in evaluation.items()}
             if self.metrics is not None and self.tensorboard is not None:
                 self.metrics.write(row)
                 self.tensorboard.write(row)
+            if self.tracker is not None:
+                self.tracker.write(row)
             self.display.iteration(row)
             stopped = callback is not None and callback(row) is False
-            if self._checkpoint_due(before) or stopped:
-                self._end_leg()
+            if due:
+                self._end_leg(evaluation)
+            elif stopped or self.stop.requested:
+                self._save_inside_leg()
+            if self.stop.requested and agent.progress.step < self.total:
+                raise self.stop.error(self._stopped_sentence())
         result = self._result("stopped" if stopped else "finished")
         self.display.finished(result)
         return result
@@ -111,14 +155,65 @@ class Session:
         self.agent.leg_due |= step // self.checkpoint_every > before // self.checkpoint_every
         return self.agent.leg_due and self.agent.at_boundary()
 
-    def _end_leg(self) -> None:
+    def _evaluation(self) -> dict[str, float | int] | None:
+        """Episodes in environments of their own, at a checkpoint that may turn out the best."""
+        episodes = self.agent.config.eval_checkpoints
+        return self.agent.evaluate(episodes).summary() if episodes else None
+
+    def _end_leg(self, evaluation: dict[str, float | int] | None) -> None:
+        self.agent.leg_due = False
+        self.agent.end_leg()
+        self._save({} if evaluation is None else {"evaluation": evaluation})
+
+    def _save_inside_leg(self) -> None:
+        """A checkpoint that does not end the leg, so that it leaves no trace in what the run computes."""
+        if self.agent.leg_actions is not None:
+            self._save({}, inside_leg=True)
+
+    def _save(self, extra: dict[str, Any], inside_leg: bool = False) -> None:
         agent = self.agent
-        agent.leg_due = False
-        agent.end_leg()
-        if self.directory is not None and self.metrics is not None:
-            agent.metrics_bytes = self.metrics.bytes_written
-            extra = {"metrics_bytes": agent.metrics_bytes, "seconds": self._seconds()}
-            self.display.checkpoint(self.directory.save(agent, extra))
+        if self.directory is None or self.metrics is None:
+            return
+        self.metrics.sync()
+        extra = {"metrics_bytes": self.metrics.bytes_written, "seconds": self._seconds(), **extra}
+        last = agent.progress.step >= self.total
+        self.display.checkpoint(self.directory.save(agent, extra, inside_leg=inside_leg, last=last))
+        agent.metrics_bytes, self.last_checkpoint = self.metrics.bytes_written, agent.progress.step
+
+    @contextlib.contextmanager
+    def _explained(self, before: int) -> Iterator[None]:
+        """Adds to the sentence of what went wrong in an iteration what was saved of it, and saves what was good."""
+        agent = self.agent
+        try:
+            yield
+        except (EnvError, NonFiniteError) as error:
+            if self.directory is None:
+                raise
+            told = [str(error)]
+            with contextlib.suppress(PhasegradError):  # the first error is the one to tell
+                if isinstance(error, NonFiniteError) and agent.rollout is not None:
+                    write_atomically(self.directory.path / BAD_BATCH, rollout_bytes(agent))
+                    told.append(f"The rollout is in {self.directory.path / BAD_BATCH}.")
+                if isinstance(error, EnvError) and agent.progress.step == before and agent.leg_actions:
+                    agent.close()  # the environments failed before anything was learnt from them
+                    self._save_inside_leg()
+            told.append(self._where())
+            raise type(error)(" ".join(told)) from error
+
+    def _where(self) -> str:
+        if self.last_checkpoint is None or self.directory is None:
+            return "There is no checkpoint yet."
+        return f"The last good checkpoint is that of step {self.last_checkpoint} in {self.directory.path}."
+
+    def _stopped_sentence(self) -> str:
+        assert self.directory is not None
+        kept = "with a checkpoint" if self.last_checkpoint == self.agent.progress.step else "without a new checkpoint"
+        resume = f"`phasegrad resume {self.directory.path}` continues"
+        return f"stopped at step {self.agent.progress.step} {kept}; {resume} as if it had never stopped."
+
+    def _stopped_at_once(self) -> str:
+        assert self.directory is not None
+        return f"stopped at once. {self._where()} `phasegrad resume {self.directory.path}` continues."
 
     def _row(self, row: dict[str, float], seconds: float, steps: int) -> dict[str, Any]:
         progress, times = self.agent.progress, self.agent.clock.take()
@@ -155,12 +250,30 @@ class Session:
             self.directory.write_result(result)
         return result
 
-    def close(self) -> None:
+    def _note_seconds(self) -> None:
         self.agent.seconds_before = self._seconds()
-        self.display.close()
-        for writer in (self.metrics, self.tensorboard):
-            if writer is not None:
-                writer.close()
+
+
+def require_finite_parameters(agent: Algorithm) -> None:
+    """Stop within the iteration that broke a parameter, and name it; a sum shows every NaN and infinity."""
+    if torch.isfinite(agent.flat.data.sum()):
+        return
+    for name, parameter in agent.model.named_parameters():
+        if not torch.isfinite(parameter).all():
+            raise NonFiniteError(
+                f"The parameter {name} became NaN or infinite in iteration {agent.progress.iteration}, before step "
+                f"{agent.progress.step}: training has diverged; lower learning_rate."
+            )
+
+
+def rollout_bytes(agent: Algorithm) -> bytes:
+    """The latest rollout as a safetensors file."""
+    named: dict[str, torch.Tensor] = {}
+    for each in fields(agent.rollout):  # type: ignore[arg-type]
+        tree = getattr(agent.rollout, each.name)
+        if tree is not None:
+            named |= {f"{each.name}.{name}".rstrip("."): leaf.contiguous() for name, leaf in named_leaves(tree)}
+    return safetensors.torch.save(named)
 
 
 def peak_rss_mb() -> float:

@@ -9,7 +9,7 @@ import numpy as np
 
 from phasegrad.errors import DamagedError
 
-LARGEST_SIZE = 1 << 28  # entries of a space read from a file: more is refused before memory is taken
+LARGEST_SIZE = 1 << 24  # entries of a space read from a file: more is refused before memory is taken
 
 
 def space_to_json(space: gym.Space) -> dict[str, Any]:

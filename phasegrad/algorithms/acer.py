@@ -1,0 +1,283 @@
+"""Actor-Critic with Experience Replay (Wang et al. 2017), for discrete actions.
+
+repeat
+    run pi in N environments for k timesteps; learn from these trajectories, with mu = pi
+    n <- Poisson(r)
+    for i = 1, ..., n do: learn from trajectories out of the replay memory, with mu as it was stored
+
+to learn from trajectories x_0, a_0, r_0, mu(.|x_0), ..., x_k:
+    rho_i(a) = pi(a|x_i) / mu(a|x_i),   V_i = sum_a pi(a|x_i) Q(x_i, a)
+    Qret <- 0 where x_k is terminal, V_k otherwise
+    for i = k - 1, ..., 0 do
+        Qret <- r_i + gamma Qret
+        g <- min(c, rho_i(a_i)) grad log pi(a_i|x_i) (Qret - V_i)                gradients wrt the statistics phi, here pi(.|x_i)
+             + sum_a [1 - c / rho_i(a)]_+ pi(a|x_i) grad log pi(a|x_i) (Q(x_i, a) - V_i)
+        k <- grad KL[pi_a(.|x_i), pi(.|x_i)]
+        go up (d phi / d theta) (g - max(0, (k.g - delta) / |k|^2) k), and down grad (Qret - Q(x_i, a_i))^2
+        Qret <- min(1, rho_i(a_i)) (Qret - Q(x_i, a_i)) + V_i
+    theta_a <- alpha theta_a + (1 - alpha) theta                                 the average policy's network
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium as gym
+import torch
+from torch import Tensor
+
+from phasegrad.advantages import retrace
+from phasegrad.algorithms.base import Algorithm
+from phasegrad.algorithms.surrogate import PolicyGradientConfig, learning_rates
+from phasegrad.config import setting
+from phasegrad.errors import ConfigError, EnvError
+from phasegrad.losses import value_loss
+from phasegrad.models import ActorQCritic, AveragePolicy
+from phasegrad.models.q_critic import expected_value
+from phasegrad.off_policy import corrected_policy_gradient, kl_gradient, projected
+from phasegrad.optimize import Adam, Optimizer, RMSProp
+from phasegrad.replay_memory import ReplayMemory, Trajectories, trajectories_of
+from phasegrad.rollout import Minibatch, in_chunks
+from phasegrad.tree import tree_map
+
+
+@dataclass(kw_only=True)
+class ACERConfig(PolicyGradientConfig):
+    """Settings of ACER; the paper's symbols stand in brackets."""
+
+    num_envs: int = setting(16, "N: environments stepped together, and trajectories of a replay update", low=1)
+    num_steps: int = setting(20, "T: steps of each environment before each update [k]", low=1)
+    gae_lambda: float = setting(1.0, "lambda of Retrace's traces, 1 in the paper", low=0, high=1)
+    updates_per_iteration: int = setting(
+        8, "rollouts, each with its updates, between two lines of metrics; rates are read once for all of them", low=1
+    )
+    optimizer: str = setting("rmsprop", "what takes the steps", choices=("rmsprop", "adam"))
+    learning_rate: float = setting(7e-4, "the optimiser's step size", low=0)
+    rmsprop_alpha: float = setting(0.99, "decay of RMSProp's mean square", low=0, high=1)
+    rmsprop_eps: float = setting(1e-5, "RMSProp's epsilon", low=0)
+    rmsprop_inside_root: bool = setting(
+        False, "epsilon under the root and a mean square that starts at 1, as the original code has it"
+    )
+    entropy_coef: float = setting(0.01, "weight of the entropy bonus", low=0)
+    q_coef: float = setting(0.5, "weight of the loss of Q", low=0)
+    max_grad_norm: float = setting(10.0, "longest gradient, of each network by itself; 0 for no clipping", low=0)
+    replay_ratio: float = setting(
+        4.0, "replay updates for each rollout, in the mean of a Poisson distribution [r]; 0 is on-policy", low=0
+    )
+    replay_capacity: int = setting(50_000, "environment steps that the replay memory holds", low=1)
+    replay_start: int = setting(10_000, "environment steps in the memory before the first replay update", low=0)
+    importance_clip: float = setting(
+        10.0, "where importance weights are truncated; what that cuts off is corrected [c]", low=1
+    )
+    trust_region: bool = setting(True, "keep each update near the average policy")
+    trust_region_delta: float = setting(1.0, "how far an update may go in its direction [delta]", low=0)
+    average_decay: float = setting(0.99, "how slowly the average policy follows [alpha]", low=0, high=1)
+
+    def validate(self) -> None:
+        super().validate()
+        if self.replay_ratio and self.replay_capacity < self.batch_size:
+            raise ConfigError(
+                f"replay_capacity {self.replay_capacity} is less than one rollout of num_envs x num_steps = "
+                f"{self.batch_size} steps: raise it, or set replay_ratio 0."
+            )
+        if self.replay_ratio and self.replay_start > self.replay_capacity:
+            raise ConfigError(
+                f"replay_start {self.replay_start} is more than replay_capacity {self.replay_capacity}: lower it."
+            )
+        if self.policy_gae_lambda is not None:
+            raise ConfigError("policy_gae_lambda has no meaning for acer, which has one target for both: leave it out.")
+
+
+@dataclass
+class ReplayBatch(Minibatch):
+    """Steps of trajectories with their Retrace targets (`value_targets`); `old_params` are the behaviour policy's."""
+
+    actions: Tensor
+    average_params: Tensor
+
+
+class ACER(Algorithm):
+    """Actor-Critic with Experience Replay."""
+
+    name = "acer"
+    config_class = ACERConfig
+    model_class = ActorQCritic
+    smaller_storage = "lower replay_capacity, num_envs or num_steps"
+    config: ACERConfig
+    model: ActorQCritic
+
+    def _setup(
+        self, observation_space: gym.Space, action_space: gym.Space, original_action_space: gym.Space, has_mask: bool
+    ) -> None:
+        if not isinstance(action_space, gym.spaces.Discrete):
+            raise EnvError(f"acer needs a Discrete action space, not {action_space}: use ppo, ppg, a2c or trpo.")
+        super()._setup(observation_space, action_space, original_action_space, has_mask)
+
+    def build_optimizers(self) -> dict[str, Optimizer]:
+        config = self.config
+
+        def optimizer(where: slice) -> Optimizer:
+            if config.optimizer == "adam":
+                return Adam(self.flat, where, config.adam_eps)
+            return RMSProp(self.flat, where, config.rmsprop_eps, config.rmsprop_alpha, config.rmsprop_inside_root)
+
+        optimizers = {group: optimizer(where) for group, where in self.flat.slices.items()}
+        self.stepper = self.stepper_for(optimizers, config.max_grad_norm)
+        self.average = AveragePolicy(self.model, self.flat)
+        slots = config.replay_capacity // config.batch_size if config.replay_ratio else 0
+        space, masked = self.observation_space, self.has_action_mask
+        self.memory = ReplayMemory(slots, config.num_steps, config.num_envs, space, self.family, masked)
+        return optimizers
+
+    def storage_bytes(self) -> int:
+        return super().storage_bytes() + self.memory.storage_bytes()
+
+    def iteration_steps(self) -> int:
+        return self.config.num_steps * self.config.updates_per_iteration
+
+    def tensors(self) -> dict[str, Tensor]:
+        return super().tensors() | {"average.policy": self.average.parameters}
+
+    def carried(self) -> dict[int, dict[str, Tensor]]:
+        """The rollouts in the memory, which outlives the legs."""
+        return {number: self.memory.segment_tensors(number) for number in self.memory.numbers()}
+
+    def carried_state(self) -> dict[str, Any]:
+        return {"added": self.memory.added}
+
+    def restore_carried(self, state: Mapping[str, Any], pieces: Mapping[int, Mapping[str, Tensor]]) -> None:
+        self.memory.restore(int(state["added"]), pieces)
+
+    def carried_bytes(self) -> int:
+        return self.memory.bytes_on_disk()
+
+    def iterate(self, num_steps: int) -> dict[str, float]:
+        config, memory = self.config, self.memory
+        rates = self.rates(learning_rates(config, self.remaining_fraction()))
+        chance = self.generator("replay")
+        values, targets, replayed = [], [], 0
+        for rollout in self.rollouts(num_steps):
+            assert self.collector is not None
+            trajectories = trajectories_of(rollout, self.collector)
+            values.append(rollout.values.flatten().clone())  # the next rollout takes their place
+            targets.append(self.learn_from(trajectories, rates, on_policy=True))
+            if config.replay_ratio and rollout.num_steps == config.num_steps:  # a shorter last one is not kept
+                memory.add(trajectories)
+            if memory.steps and memory.steps >= min(config.replay_start, memory.slots * config.batch_size):
+                for _ in range(int(torch.poisson(torch.tensor(config.replay_ratio), generator=chance))):
+                    self.learn_from(memory.sample(config.num_envs, chance), rates, on_policy=False)
+                    replayed += 1
+            self.model.normalizer.update(rollout.observations)  # last, so that a rollout and its update saw one scaling
+        metrics = self.value_metrics(torch.cat(values), torch.cat(targets)) | self.stepper.take_metrics()
+        metrics |= {"updates": len(values) + replayed, "replay_updates": replayed, "replay_steps": memory.steps}
+        return metrics | {"learning_rate": rates["policy"]}
+
+    def learn_from(self, trajectories: Trajectories, rates: Mapping[str, float], on_policy: bool) -> Tensor:
+        """One gradient step on trajectories of the current policy, or of those that filled the memory; the targets."""
+        with self.clock.section("update"):
+            batch = self.batch_of(trajectories, on_policy)
+            name, loss = ("on_policy", self.on_policy_loss) if on_policy else ("off_policy", self.off_policy_loss)
+            self.stepper.step(name, loss, batch, {}, rates)
+            self.average.follow(self.config.average_decay)
+            return batch.value_targets.cpu()
+
+    @torch.no_grad()
+    def batch_of(self, trajectories: Trajectories, on_policy: bool) -> ReplayBatch:
+        """All steps of trajectories [T, N] as a batch [T * N], with Retrace targets and the average policy."""
+        config = self.config
+        seen = (trajectories.observations, trajectories.masks)
+        params, q_values = self.policy_and_q(*seen, leading=2)  # [T, N, A]
+        terminated, truncated = trajectories.terminated, trajectories.truncated
+        taken = trajectories.actions.unsqueeze(-1)
+        ratios = torch.ones_like(q_values[..., 0])  # mu = pi
+        if not on_policy:
+            log_prob = self.family.log_prob
+            ratios = log_prob(params, trajectories.actions) - log_prob(
+                trajectories.behaviour_params, trajectories.actions
+            )
+            ratios = ratios.exp()
+        targets = retrace(
+            self.reward_normalizer.scaled(trajectories.raw_rewards),
+            q_values.gather(-1, taken).squeeze(-1),
+            self.next_values(trajectories, expected_value(params, q_values)),
+            ratios,
+            terminated if config.bootstrap_truncated else terminated | truncated,
+            truncated,
+            config.gamma,
+            config.gae_lambda,
+        )
+        average_params = in_chunks(self.average.policy, seen, 2, self.device)
+
+        def flat(tree: Any) -> Any:
+            return None if tree is None else tree_map(lambda leaf: leaf.flatten(0, 1).to(self.device), tree)
+
+        return ReplayBatch(
+            observations=flat(trajectories.observations),
+            masks=flat(trajectories.masks),
+            value_targets=flat(targets),
+            old_params=flat(trajectories.behaviour_params),
+            actions=flat(trajectories.actions),
+            average_params=flat(average_params),
+        )
+
+    def next_values(self, trajectories: Trajectories, values: Tensor) -> Tensor:
+        """V [T, N] of what really followed each step, from V of the steps themselves."""
+        after = self.policy_and_q(trajectories.next_observations, trajectories.next_masks, leading=1)
+        next_values = torch.cat([values[1:], expected_value(*after)[None]])
+        if len(trajectories.final_positions):  # the mask of a final observation is not known: there all actions count
+            final = expected_value(*self.policy_and_q(trajectories.final_observations, None, leading=1))
+            next_values.view(-1)[trajectories.final_positions] = final
+        return next_values
+
+    def policy_and_q(self, observations: Any, masks: Tensor | None, leading: int) -> tuple[Tensor, Tensor]:
+        """Logits and action values [..., A] of observations with `leading` batch dimensions, on the CPU."""
+
+        def both(observation: Any, mask: Tensor | None) -> Tensor:
+            return torch.cat(self.model.policy_and_q(observation, mask), -1)
+
+        params, q_values = in_chunks(both, (observations, masks), leading, self.device).chunk(2, -1)
+        return params, q_values
+
+    def on_policy_loss(self, batch: ReplayBatch, _: Mapping[str, float]) -> tuple[Tensor, dict[str, Tensor]]:
+        """The loss where mu is pi itself, so that every importance weight is exactly 1."""
+        return self.loss(batch, None)
+
+    def off_policy_loss(self, batch: ReplayBatch, _: Mapping[str, float]) -> tuple[Tensor, dict[str, Tensor]]:
+        loss, metrics = self.loss(batch, batch.old_params)
+        return loss, {f"replay_{name}": metric for name, metric in metrics.items()}
+
+    def loss(self, batch: ReplayBatch, behaviour_params: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
+        """-z.pi + c_q 1/2 (Qret - Q(x, a))^2 over a batch, where z is g within the trust region and held fixed."""
+        config, family = self.config, self.family
+        params, q_values = self.model.policy_and_q(batch.observations, batch.masks)
+        q_taken = q_values.gather(-1, batch.actions.unsqueeze(-1)).squeeze(-1)
+        q_loss = value_loss(q_taken, batch.value_targets)
+        probabilities = params.log_softmax(-1).exp()
+        with torch.no_grad():
+            pi, average = probabilities.detach(), batch.average_params.softmax(-1)
+            mu = pi if behaviour_params is None else behaviour_params.softmax(-1)
+            gradient = corrected_policy_gradient(
+                pi,
+                mu,
+                batch.actions,
+                q_values.detach(),
+                batch.value_targets,
+                config.importance_clip,
+                config.entropy_coef,
+            )
+            direction = kl_gradient(pi, average)
+            beyond = (direction * gradient).sum(-1) > config.trust_region_delta
+            allowed = projected(gradient, direction, config.trust_region_delta) if config.trust_region else gradient
+            taken = batch.actions.unsqueeze(-1)
+            ratios = pi.gather(-1, taken) / mu.gather(-1, taken)
+            metrics = {
+                "entropy": family.entropy(params).mean(),
+                "kl": family.kl(batch.average_params, params).mean(),
+                "importance_weight": ratios.mean(),
+                "clip_fraction": (ratios > config.importance_clip).to(pi.dtype).mean(),
+                "trust_region_fraction": beyond.to(pi.dtype).mean(),
+            }
+        policy_loss = -(allowed * probabilities).sum(-1).mean()
+        return policy_loss + config.q_coef * q_loss, metrics | {"policy_loss": policy_loss, "value_loss": q_loss}

@@ -1,0 +1,34 @@
+"""Reports: one self-contained HTML page on any number of runs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from phasegrad.errors import RunError
+
+__all__ = ["write_report"]
+
+
+def write_report(run_dirs: Sequence[str | Path], out: str | Path, title: str | None = None) -> Path:
+    """Write the page on the runs in (or below) `run_dirs` to the file `out`; runs without metrics are named on it.
+
+    Raises RunError where no run can be read or the file cannot be written.
+    """
+    from phasegrad.report.collect import read_runs
+    from phasegrad.report.page import render
+
+    path = Path(out)
+    if path.is_dir():
+        raise RunError(f"--out {path} is a directory: name an HTML file, such as {path / 'report.html'}.")
+    runs, problems = read_runs(run_dirs)
+    page = render(runs, problems, title)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_text(page, encoding="utf-8", errors="replace")
+        temporary.replace(path)
+    except OSError as error:
+        raise RunError(f"--out {path} cannot be written: {error.strerror or error}.") from None
+    return path

@@ -1,0 +1,464 @@
+// Draws the report's charts from the data in the page. Text from files goes in as text nodes, never as markup.
+"use strict";
+(() => {
+  const started = performance.now();
+  const data = JSON.parse(document.getElementById("report-data").textContent);
+  const COLOURS = 10, TIP_ROWS = 12, TABLE_ROWS = 25;
+  const KINDS = { f32: Float32Array, f64: Float64Array, u16: Uint16Array, u32: Uint32Array };
+  const envs = [...new Set(data.groups.map((group) => group.env))].sort();
+  const state = { env: envs[0], axis: "steps", seeds: "band", logX: false, hidden: new Set(), zoom: { steps: null, seconds: null } };
+  const views = [];
+
+  data.runs.forEach((run, index) => { run.index = index; run.decoded = {}; });
+  data.groups.forEach((group, index) => { group.index = index; group.runs = data.runs.filter((run) => run.group === index); });
+  const groupsShown = () => data.groups.filter((group) => group.env === state.env);
+  const runsShown = () => groupsShown().flatMap((group) => group.runs);
+  const variants = [...new Set(data.groups.map((group) => group.variant))];
+
+  // ---- small helpers ----
+  function element(tag, attributes = {}, ...children) {
+    const made = document.createElement(tag);
+    for (const [name, value] of Object.entries(attributes)) {
+      if (name === "class") made.className = value;
+      else if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
+      else made.setAttribute(name, value);
+    }
+    made.append(...children);
+    return made;
+  }
+  function decode([kind, text]) {
+    const raw = atob(text), bytes = new Uint8Array(raw.length);
+    for (let i = 0; i < raw.length; i++) bytes[i] = raw.charCodeAt(i);
+    return new KINDS[kind](bytes.buffer);
+  }
+  const axisOf = (run, axis) => (run.decoded[axis] ??= decode(run[axis]));
+  function curveOf(run, metric, axis) { // [xs, ys], null where the value was no number
+    const stored = run.curves[metric];
+    if (!stored) return null;
+    const places = axisOf(run, axis);
+    const curve = (run.decoded["curve " + metric] ??= { index: decode(stored[0]), ys: Array.from(decode(stored[1]), (y) => (Number.isFinite(y) ? y : null)) });
+    const xs = [], ys = [];
+    curve.index.forEach((at, i) => {
+      const x = places[at];
+      if (xs.length && x <= xs[xs.length - 1]) return; // two iterations within one tick of the clock
+      xs.push(x); ys.push(curve.ys[i]);
+    });
+    return [xs, ys];
+  }
+  const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  const faded = (colour, alpha) => colour + Math.round(alpha * 255).toString(16).padStart(2, "0");
+  function groupColour(group) {
+    return css("--c" + ((envs.length > 1 ? variants.indexOf(group.variant) : groupsShown().indexOf(group)) % COLOURS));
+  }
+  function runColour(run) { // one group alone: its seeds get colours of their own
+    const groups = groupsShown();
+    return groups.length === 1 ? css("--c" + (groups[0].runs.indexOf(run) % COLOURS)) : groupColour(data.groups[run.group]);
+  }
+  function runLabel(run) {
+    const group = data.groups[run.group];
+    return group.runs.length === 1 ? group.variant : `${group.variant}, seed ${run.seed}`;
+  }
+  function short(value) {
+    if (value == null || !Number.isFinite(value)) return "–";
+    const size = Math.abs(value), minus = value < 0 ? "−" : "";
+    const trim = (x, unit) => minus + String(+x.toPrecision(4)) + unit;
+    if (size >= 1e9) return trim(size / 1e9, "G");
+    if (size >= 1e6) return trim(size / 1e6, "M");
+    if (size >= 1e4) return trim(size / 1e3, "k");
+    if (size !== 0 && size < 1e-3) return minus + size.toExponential(2).replace(/\.?0+e/, "e").replace("-", "−");
+    return trim(size, "");
+  }
+  const exact = (value) => Math.round(value).toLocaleString("en").replace("-", "−");
+  function clock(seconds) {
+    if (seconds < 60) return `${+seconds.toPrecision(3)} s`;
+    const whole = Math.round(seconds), h = Math.floor(whole / 3600), m = Math.floor(whole / 60) % 60, s = whole % 60;
+    return h ? `${h} h${m ? ` ${m} min` : ""}` : `${m} min${s ? ` ${s} s` : ""}`;
+  }
+  const AXES = {
+    steps: { name: "environment steps", tick: short, value: (x) => exact(x) + " steps" },
+    seconds: { name: "wall-clock time", tick: (x) => clock(x).replace(/ (h|min|s)/g, (_, unit) => unit[0]).replace(/ /g, ""), value: clock, steps: [0.1, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 28800, 43200, 86400, 172800, 432000, 864000] },
+    epoch: { name: "epoch of the auxiliary phase", tick: (x) => (Number.isInteger(x) ? String(x) : ""), value: (x) => "epoch " + x, steps: [1, 2, 5, 10, 20, 50, 100, 200, 500] },
+    score: { name: "score", tick: short, value: (x) => "score above " + short(x) },
+  };
+
+  // ---- what a chart draws: lines {label, colour, xs, ys, dash, width, runs, group} and bands over seeds ----
+  function metricLines(spec) {
+    return spec.metrics.flatMap(([metric, word], which) => runsShown().flatMap((run) => {
+      const curve = curveOf(run, metric, state.axis);
+      if (!curve) return [];
+      const label = spec.metrics.length > 1 ? `${runLabel(run)} (${word})` : runLabel(run);
+      return [{ label, colour: runColour(run), curve, dash: which ? [5, 4] : null, width: 1.4, runs: [run.index] }];
+    }));
+  }
+  function learningLines(spec) {
+    return (spec.env ? data.groups.filter((group) => group.env === spec.env) : groupsShown()).flatMap((group) => {
+      const band = group.bands[spec.axis], colour = groupColour(group), runs = group.runs.map((run) => run.index);
+      const lines = [];
+      if (band && state.seeds === "band") {
+        lines.push({ label: `${group.variant}, IQM of ${runs.length} seeds`, colour, curve: [band.grid, band.middle], low: band.low, high: band.high, width: 2.2, runs });
+      } else {
+        for (const run of group.runs) {
+          const curve = curveOf(run, "return_mean", spec.axis);
+          if (curve) lines.push({ label: runLabel(run), colour: runColour(run), curve, width: runs.length > 1 ? 1.5 : 2, runs: [run.index] });
+        }
+      }
+      return lines;
+    });
+  }
+  function epochLines(spec) {
+    return groupsShown().flatMap((group) => Object.entries(group.epochs[spec.metric] ?? {}).map(([part, means]) => ({
+      label: `${group.variant}, ${part}`, colour: groupColour(group), dash: part.startsWith("first") ? [5, 4] : null, width: 2, points: true,
+      curve: [means.map((_, i) => i + 1), means], runs: group.runs.map((run) => run.index),
+    })));
+  }
+  function profileLines() {
+    return Object.entries(data.profile.variants).map(([variant, line]) => ({
+      label: variant, colour: css("--c" + ((envs.length > 1 ? variants.indexOf(variant) : groupsShown().findIndex((g) => g.variant === variant)) % COLOURS)),
+      curve: [data.profile.thresholds, line.middle], ...(line.low ? { low: line.low, high: line.high } : {}), width: 2.2,
+      runs: data.groups.filter((group) => group.variant === variant).flatMap((group) => group.runs.map((run) => run.index)),
+    }));
+  }
+
+  // ---- one chart ----
+  class ChartView {
+    constructor(spec, parent) {
+      this.spec = spec; this.plot = null; this.logY = false; this.seen = false;
+      const id = "chart-" + views.length;
+      this.logButton = element("button", { type: "button", "aria-pressed": "false", "aria-label": `Logarithmic axis for ${spec.title}`, onclick: () => {
+        this.logY = !this.logY; this.logButton.setAttribute("aria-pressed", String(this.logY)); this.build();
+      } }, "log");
+      const head = element("div", { class: "chart-head" }, element("h3", { id }, spec.title));
+      if (!spec.noLog) head.append(this.logButton);
+      this.area = element("div", { class: "plot", role: "img" });
+      this.tip = element("div", { class: "tip", hidden: "" });
+      this.table = element("div");
+      this.details = element("details", { ontoggle: () => this.fillTable() }, element("summary", {}, "Values as a table"), this.table);
+      this.box = element("section", { class: "chart", "aria-labelledby": id }, head);
+      if (spec.note) this.box.append(element("p", { class: "chart-note" }, spec.note));
+      const key = lineKey(spec);
+      if (key) this.box.append(key);
+      this.box.append(this.area, this.details);
+      parent.append(this.box);
+      views.push(this);
+      watcher.observe(this.box);
+    }
+    get axis() { return this.spec.axis ?? state.axis; }
+    visible(line) { return line.runs.some((run) => !state.hidden.has(run)); }
+
+    build() {
+      if (!this.seen) return;
+      this.plot?.destroy();
+      this.plot = null;
+      const logX = state.logX && this.axis in state.zoom;
+      this.lines = this.spec.lines(this.spec).map((line) => (logX && !(line.curve[0][0] > 0) ? positiveFrom(line) : line)).filter((line) => line.curve[0].length);
+      this.box.hidden = !this.lines.length && !this.spec.keep;
+      this.area.replaceChildren();
+      if (!this.lines.length) { this.area.append(element("p", { class: "empty" }, "No values for this environment.")); return; }
+      const tables = [], series = [{}], bands = [], places = [];
+      for (const line of this.lines) {
+        const show = this.visible(line), [xs, ys] = line.curve;
+        places.push(series.length);
+        tables.push([xs, ys]);
+        series.push({ label: line.label, stroke: line.colour, width: line.width, dash: line.dash ?? undefined, show,
+          ...(this.spec.stepped ? { paths: uPlot.paths.stepped({ align: 1 }) } : {}),
+          points: { show: Boolean(line.points) || ys.length === 1 } });
+        if (line.low) {
+          for (const edge of [line.high, line.low]) {
+            tables.push([xs, edge]);
+            series.push({ stroke: "transparent", width: 0, show, ...(this.spec.stepped ? { paths: uPlot.paths.stepped({ align: 1 }) } : {}), points: { show: false }, edge: true });
+          }
+          bands.push({ series: [series.length - 2, series.length - 1], fill: faded(line.colour, 0.2) });
+        }
+      }
+      this.places = places;
+      const joined = uPlot.join(tables.map(([xs, ys]) => [xs, ys]), tables.map(() => [0, 1]));
+      let low = Infinity, high = 0;
+      for (const [, ys] of tables) for (const y of ys) if (y != null) { low = Math.min(low, y); high = Math.max(high, Math.abs(y)); }
+      const unit = high / 100 || 1; // where a symmetric logarithmic axis turns linear
+      const yScale = !this.logY ? { range: linearRange } : low > 0 ? { distr: 3, range: logRange } : { distr: 4, asinh: unit, range: symmetricRange };
+      this.logButton.textContent = this.logY && low <= 0 ? "± log" : "log";
+      if (this.spec.range && !this.logY) yScale.range = this.spec.range;
+      const axis = AXES[this.axis], quiet = css("--quiet"), grid = { stroke: css("--grid"), width: 1 };
+      const zoomable = this.axis in state.zoom && !this.spec.env, font = "12px system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif";
+      const options = {
+        width: this.area.clientWidth || 320, height: this.height(), series, bands,
+        legend: { show: false },
+        scales: { x: { time: false, distr: logX ? 3 : 1, ...(logX ? { range: (_, min, max) => [min, max > min ? max : min * 10] } : {}), ...(zoomable && state.zoom[this.axis] ? { min: state.zoom[this.axis][0], max: state.zoom[this.axis][1] } : {}) }, y: yScale },
+        axes: [
+          { stroke: quiet, font, labelFont: font, grid, ticks: grid, label: this.spec.axisName ?? axis.name, labelSize: 20, size: 34,
+            filter: (_, splits) => splits,
+            splits: (plot, which, min, max) => (logX ? logSplits(min, max) : linearSplits(min, max, plot.bbox.width / devicePixelRatio / (window.innerWidth < 640 ? 54 : 58), axis.steps)), values: (_, splits) => splits.map((x) => (x == null ? "" : axis.tick(x))) },
+          { stroke: quiet, font, grid, ticks: grid, size: 58,
+            filter: (_, splits) => splits,
+            splits: (plot, which, min, max) => (!this.logY ? linearSplits(min, max, plot.bbox.height / devicePixelRatio / 30) : low > 0 ? logSplits(min, max) : symmetricSplits(min, max, unit)), values: (_, splits) => splits.map((y) => (y == null ? "" : short(y))) },
+        ],
+        cursor: {
+          y: false, drag: { x: true, y: false, setScale: !zoomable }, sync: zoomable ? { key: "runs-" + this.axis, setSeries: false } : undefined,
+          points: { size: 7 },
+          dataIdx: (plot, index, closest) => nearest(plot.data[index], closest),
+          ...(zoomable ? { bind: { dblclick: () => () => zoom(this.axis, null) } } : {}),
+        },
+        hooks: {
+          setCursor: [(plot) => this.showTip(plot)],
+          setSelect: [(plot) => {
+            if (!zoomable || plot.select.width < 4) return;
+            const range = [plot.posToVal(plot.select.left, "x"), plot.posToVal(plot.select.left + plot.select.width, "x")];
+            plot.setSelect({ left: 0, width: 0, top: 0, height: 0 }, false);
+            zoom(this.axis, range);
+          }],
+          ready: [(plot) => { if (zoomable) pinch(plot, this.axis); }],
+        },
+      };
+      this.plot = new uPlot(options, joined, this.area);
+      this.plot.over.append(this.tip);
+      this.describe();
+      if (this.details.open) this.fillTable();
+    }
+    height() { return window.innerWidth < 640 ? 220 : this.spec.wide ? 290 : 210; }
+    resize() { if (this.plot && this.area.clientWidth) this.plot.setSize({ width: this.area.clientWidth, height: this.height() }); }
+    applyVisibility() {
+      if (!this.plot) return;
+      this.plot.batch(() => this.lines.forEach((line, i) => {
+        const show = this.visible(line), end = this.places[i + 1] ?? this.plot.series.length;
+        for (let at = this.places[i]; at < end; at++) if (this.plot.series[at].show !== show) this.plot.setSeries(at, { show });
+      }));
+      this.describe();
+      if (this.details.open) this.fillTable();
+    }
+    describe() {
+      const shown = this.lines.filter((line) => this.visible(line));
+      const ends = shown.slice(0, 8).map((line) => `${line.label} ends at ${short(lastOf(line.curve[1]))}`).join("; ");
+      this.area.setAttribute("aria-label", `${this.spec.title} against ${this.spec.axisName ?? AXES[this.axis].name}, ${shown.length} curves. ${ends}.`);
+    }
+    showTip(plot) {
+      const { left, top, idxs } = plot.cursor;
+      if (left < 0 || plot.cursor.event == null || !plot.over.matches(":hover, [data-touched]")) { this.tip.hidden = true; return; }
+      const found = [];
+      this.lines.forEach((line, i) => {
+        const at = idxs?.[this.places[i]];
+        if (at == null || !plot.series[this.places[i]].show) return;
+        const y = plot.data[this.places[i]][at];
+        if (y == null) return;
+        const row = { line, y, x: plot.data[0][at], far: Math.abs(plot.valToPos(y, "y") - top) };
+        if (line.low) row.span = [plot.data[this.places[i] + 2][at], plot.data[this.places[i] + 1][at]];
+        found.push(row);
+      });
+      if (!found.length) { this.tip.hidden = true; return; }
+      const closest = found.reduce((a, b) => (b.far < a.far ? b : a));
+      const rows = (found.length > TIP_ROWS ? [...found].sort((a, b) => a.far - b.far).slice(0, TIP_ROWS) : found).sort((a, b) => b.y - a.y);
+      this.tip.replaceChildren(element("div", { class: "tip-x" }, AXES[this.axis].value(closest.x)));
+      for (const row of rows) {
+        const swatch = element("span", { class: "swatch" });
+        swatch.style.background = row.line.colour;
+        const value = short(row.y) + (row.span ? ` (${short(row.span[0])} to ${short(row.span[1])})` : "");
+        const name = element("span", { class: "tip-name" }, row.line.label);
+        if (row === closest && rows.length > 1) name.style.fontWeight = "600";
+        this.tip.append(element("div", { class: "tip-row" }, swatch, name, element("b", {}, value)));
+      }
+      if (found.length > rows.length) this.tip.append(element("div", { class: "tip-x" }, `the nearest ${rows.length} of ${found.length}`));
+      this.tip.hidden = false;
+      const width = this.tip.offsetWidth, room = plot.over.clientWidth;
+      this.tip.style.left = (left + 14 + width <= room ? left + 14 : Math.max(-50, left - 14 - width)) + "px";
+      this.tip.style.top = Math.max(-20, Math.min(top - 10, plot.over.clientHeight - this.tip.offsetHeight)) + "px";
+    }
+    fillTable() {
+      if (!this.details.open || !this.plot) { this.table.replaceChildren(); return; }
+      const shown = this.lines.map((line, i) => [line, this.places[i]]).filter(([line]) => this.visible(line)).slice(0, 40);
+      const xs = this.plot.data[0], count = Math.min(TABLE_ROWS, xs.length);
+      const head = element("tr", {}, element("th", { scope: "col" }, this.spec.axisName ?? AXES[this.axis].name), ...shown.map(([line]) => element("th", { scope: "col", class: "number" }, line.label)));
+      const body = element("tbody");
+      for (let i = 0; i < count; i++) {
+        const at = count === 1 ? 0 : Math.round((i * (xs.length - 1)) / (count - 1));
+        body.append(element("tr", {}, element("th", { scope: "row" }, this.axis === "steps" ? exact(xs[at]) : AXES[this.axis].tick(xs[at]) || short(xs[at])),
+          ...shown.map(([, place]) => { const near = nearest(this.plot.data[place], at); return element("td", { class: "number" }, short(near == null ? null : this.plot.data[place][near])); })));
+      }
+      this.table.replaceChildren(element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": this.spec.title + " as a table" },
+        element("table", {}, element("caption", {}, `${count} of ${exact(xs.length)} places; each curve's value nearest to it`), element("thead", {}, head), body)));
+    }
+  }
+  // Ticks and ranges of our own: they come to an end for every range that a file may hold.
+  function linearSplits(min, max, most, steps) {
+    const rough = (max - min) / Math.max(most, 2), power = 10 ** Math.floor(Math.log10(rough));
+    const step = steps?.find((each) => each >= rough) ?? [1, 2, 2.5, 5, 10].map((times) => times * power).find((each) => each >= rough * 0.999);
+    const splits = [], first = Math.ceil(min / step);
+    if (!(step > 0) || !Number.isFinite(first) || Math.abs(first) > 1e12) return [min, max];
+    for (let i = 0; i < 50 && (first + i) * step <= max * (1 + 1e-12) + 1e-9 * step; i++) splits.push(+((first + i) * step).toPrecision(12));
+    return splits;
+  }
+  function linearRange(_, min, max) {
+    if (min == null) return [0, 1];
+    const room = max > min ? 0.06 * (max - min) : 0.5 * Math.abs(min) || 1;
+    return [min >= 0 && min - room < 0 ? 0 : min - room, max <= 0 && max + room > 0 ? 0 : max + room];
+  }
+  function logSplits(min, max) {
+    const first = Math.floor(Math.log10(min)), last = Math.ceil(Math.log10(max)), splits = [];
+    const every = Math.max(1, Math.ceil((last - first) / 7)), within = last - first <= 2 ? [1, 2, 5] : [1];
+    for (let power = first; power <= last; power += every) for (const times of within) splits.push(times * 10 ** power);
+    return splits.filter((y) => y >= min && y <= max);
+  }
+  function symmetricSplits(min, max, unit) {
+    const splits = [0], top = Math.max(Math.abs(min), Math.abs(max)), first = Math.floor(Math.log10(unit)), last = Math.ceil(Math.log10(top));
+    for (let power = first; power <= last && splits.length < 40; power++) splits.push(10 ** power, -(10 ** power));
+    return splits.filter((y) => y >= min && y <= max).sort((a, b) => a - b);
+  }
+  const logRange = (_, min, max) => (min > 0 ? [min / 1.15, max * 1.15] : [0.1, 10]);
+  const symmetricRange = (_, min, max) => { const room = 0.1 * Math.max(Math.abs(min ?? 0), Math.abs(max ?? 0)) || 1; return [(min ?? 0) - room, (max ?? 0) + room]; };
+  function positiveFrom(line) { // a logarithmic axis begins after 0
+    const first = line.curve[0].findIndex((x) => x > 0), cut = (values) => (first < 0 ? [] : values.slice(first));
+    return { ...line, curve: line.curve.map(cut), ...(line.low ? { low: cut(line.low), high: cut(line.high) } : {}) };
+  }
+  function nearest(ys, at) { // the closest index with a value: curves share an axis but not their places; none beyond a curve's ends
+    if (ys[at] != null) return at;
+    let left = at - 1, right = at + 1;
+    while (left >= 0 && ys[left] === undefined) left--;
+    while (right < ys.length && ys[right] === undefined) right++;
+    const before = ys[left] != null, after = ys[right] != null;
+    if (left < 0 || right >= ys.length) { // just outside counts as the end itself only next to it
+      const end = before ? left : after ? right : null;
+      return end != null && Math.abs(end - at) <= ys.length / 100 ? end : null;
+    }
+    return before && (!after || at - left <= right - at) ? left : after ? right : null;
+  }
+  const lastOf = (ys) => { for (let i = ys.length - 1; i >= 0; i--) if (ys[i] != null) return ys[i]; return null; };
+  function lineKey(spec) {
+    const words = spec.key ?? (spec.metrics?.length > 1 ? spec.metrics.map(([, word]) => word) : []);
+    if (!words.length) return null;
+    const key = element("p", { class: "chart-key" });
+    words.forEach((word, i) => {
+      const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg"), path = document.createElementNS("http://www.w3.org/2000/svg", "path");
+      for (const [name, value] of Object.entries({ width: 26, height: 8, "aria-hidden": "true" })) svg.setAttribute(name, value);
+      for (const [name, value] of Object.entries({ d: "M0 4H26", stroke: "currentColor", "stroke-width": 2, "stroke-dasharray": i ? "5 4" : "none" })) path.setAttribute(name, value);
+      svg.append(path);
+      key.append(element("span", {}, svg, word));
+    });
+    return key;
+  }
+  function pinch(plot, axis) { // two fingers zoom, one shows values
+    let begun = null;
+    const spread = (touches) => [touches[0].clientX, touches[1].clientX].sort((a, b) => a - b);
+    const over = plot.over, at = (x) => plot.posToVal(x - over.getBoundingClientRect().left, "x");
+    const point = (touch) => {
+      const box = over.getBoundingClientRect();
+      over.dataset.touched = "";
+      plot.cursor.event = touch;
+      plot.setCursor({ left: touch.clientX - box.left, top: touch.clientY - box.top });
+    };
+    over.addEventListener("touchstart", (event) => {
+      if (event.touches.length === 2) begun = spread(event.touches).map(at);
+      else if (event.touches.length === 1) point(event.touches[0]);
+    }, { passive: true });
+    over.addEventListener("touchmove", (event) => {
+      if (event.touches.length === 1) { point(event.touches[0]); return; }
+      if (event.touches.length !== 2 || !begun) return;
+      event.preventDefault();
+      const [a, b] = spread(event.touches), box = over.getBoundingClientRect();
+      if (b - a < 20) return;
+      const scale = (begun[1] - begun[0]) / (b - a), low = begun[0] - (a - box.left) * scale;
+      zoom(axis, [low, low + box.width * scale]);
+    }, { passive: false });
+    over.addEventListener("touchend", () => { begun = null; delete over.dataset.touched; });
+  }
+  function zoom(axis, range) {
+    state.zoom[axis] = range;
+    for (const view of views) {
+      if (!view.plot || view.axis !== axis || view.spec.env) continue;
+      if (range) view.plot.setScale("x", { min: range[0], max: range[1] });
+      else { const xs = view.plot.data[0]; view.plot.setScale("x", { min: xs[0], max: xs[xs.length - 1] }); }
+    }
+    resetButton.hidden = !state.zoom.steps && !state.zoom.seconds;
+  }
+
+  // ---- the controls ----
+  const controls = document.getElementById("controls");
+  const legend = element("div", { class: "legend", id: "legend", role: "group", "aria-label": "Show or hide" });
+  const seedLegend = element("div", { class: "legend", role: "group", "aria-label": "Show or hide single runs" });
+  const seedDetails = element("details", { id: "seeds" }, element("summary", {}, "Single runs"), seedLegend);
+  const resetButton = element("button", { type: "button", hidden: "", onclick: () => { zoom("steps", null); zoom("seconds", null); } }, "Reset zoom");
+  const rebuild = () => views.forEach((view) => view.build());
+  function choice(label, options, value, change) {
+    const select = element("select", { onchange: () => change(select.value) }, ...options.map(([key, name]) => element("option", { value: key }, name)));
+    select.value = value;
+    return element("label", { class: "choice" }, label, select);
+  }
+  function chip(label, colour, runs) {
+    const on = runs.some((run) => !state.hidden.has(run.index));
+    const swatch = element("span", { class: "swatch" });
+    swatch.style.background = colour;
+    return element("button", { type: "button", class: "chip", "aria-pressed": String(on), onclick: () => {
+      const hide = runs.some((run) => !state.hidden.has(run.index));
+      runs.forEach((run) => (hide ? state.hidden.add(run.index) : state.hidden.delete(run.index)));
+      fillLegend();
+      views.forEach((view) => view.applyVisibility());
+    } }, swatch, label);
+  }
+  function fillLegend() {
+    const focus = [legend, seedLegend].map((box) => [...box.children].indexOf(document.activeElement));
+    const families = envs.length > 1 ? variants.map((name) => data.groups.filter((group) => group.variant === name)) : groupsShown().map((group) => [group]);
+    legend.replaceChildren(...families.map((family) => chip(envs.length > 1 ? family[0].variant :
+      family[0].runs.length > 1 ? `${family[0].variant} (${family[0].runs.length} seeds)` : family[0].variant, groupColour(family[0]), family.flatMap((group) => group.runs))));
+    seedLegend.replaceChildren(...runsShown().map((run) => chip(`${run.name} (seed ${run.seed})`, runColour(run), [run])));
+    seedDetails.hidden = groupsShown().every((group) => group.runs.length === 1);
+    [legend, seedLegend].forEach((box, i) => box.children[focus[i]]?.focus());
+  }
+  const logX = element("button", { type: "button", "aria-pressed": "false", onclick: () => {
+    state.logX = !state.logX; logX.setAttribute("aria-pressed", String(state.logX)); rebuild();
+  } }, "log x");
+  if (envs.length > 1) controls.append(choice("Environment", envs.map((env) => [env, env]), state.env, (env) => { state.env = env; state.zoom = { steps: null, seconds: null }; nameDetail(); fillLegend(); rebuild(); zoom("steps", null); }));
+  controls.append(legend, choice("x axis", [["steps", "steps"], ["seconds", "wall-clock"]], "steps", (axis) => { state.axis = axis; rebuild(); }));
+  if (data.groups.some((group) => group.runs.length > 1)) controls.append(choice("Seeds", [["band", "IQM and 95 % band"], ["lines", "one line each"]], "band", (seeds) => { state.seeds = seeds; rebuild(); }));
+  controls.append(logX, resetButton, seedDetails);
+  controls.hidden = false;
+  fillLegend();
+
+  // ---- the charts, each drawn when it comes near the window ----
+  const watcher = new IntersectionObserver((entries) => {
+    for (const entry of entries) {
+      const view = views.find((candidate) => candidate.box === entry.target);
+      if (entry.isIntersecting && !view.seen) { view.seen = true; watcher.unobserve(view.box); view.build(); }
+    }
+  }, { rootMargin: "200px" });
+  const learning = document.getElementById("charts-learning");
+  if (envs.length > 1) {
+    const all = element("div", { class: "charts" });
+    learning.before(all);
+    for (const env of envs) new ChartView({ title: env, axis: "steps", env, lines: learningLines }, all);
+  }
+  const detail = element("h3", { class: "detail" });
+  const nameDetail = () => { detail.textContent = envs.length > 1 ? `In detail: ${state.env}` : ""; };
+  learning.before(detail);
+  nameDetail();
+  for (const axis of ["steps", "seconds"]) {
+    new ChartView({ title: axis === "steps" ? "Return against environment steps" : "Return against wall-clock time", axis, lines: learningLines, wide: true, keep: true }, learning);
+  }
+  if (data.profile) {
+    const over = data.profile.scaled ? "final return, scaled to each environment's lowest (0) and highest (1) run here" : "final return";
+    new ChartView({ title: "Performance profile", note: "The fraction of runs whose final score lies above the place on the axis, with its 95 % interval. Higher and further right is better.",
+      axis: "score", axisName: over, lines: profileLines, wide: true, noLog: true, stepped: true, range: [0, 1.02] }, document.getElementById("charts-profile"));
+  }
+  const epochTitle = (metric) => {
+    const words = metric.replace(/^aux_/, "").replace(/_by_epoch$/, "").replaceAll("_", " ").replace("kl", "KL") + " by epoch";
+    return words[0].toUpperCase() + words.slice(1);
+  };
+  const home = document.getElementById("metric-sections");
+  const epochNames = [...new Set(data.groups.flatMap((group) => Object.keys(group.epochs)))].filter((name) => !name.includes("grad_norm"));
+  for (const [name, { charts, constant }] of Object.entries(data.sections)) {
+    const id = "section-" + name.toLowerCase().replace(/\W+/g, "-"), box = element("div", { class: "charts" });
+    home.append(element("section", { "aria-labelledby": id }, element("h2", { id }, name), box,
+      ...(constant.length ? [element("p", { class: "quiet" }, "Constant throughout: " + constant.join(", ") + ".")] : [])));
+    for (const chart of charts) new ChartView({ ...chart, lines: metricLines }, box);
+    if (name === "Auxiliary phase") {
+      for (const metric of epochNames) {
+        new ChartView({ title: epochTitle(metric), metric, axis: "epoch", lines: epochLines,
+          note: "Mean over the phases in the last and the first third of the run: what each further epoch brings.", key: ["last third of the run", "first third"] }, box);
+      }
+    }
+  }
+  new ResizeObserver(() => views.forEach((view) => view.resize())).observe(document.querySelector("main"));
+  document.getElementById("theme").addEventListener("click", () => {
+    const dark = css("color-scheme") === "dark" || getComputedStyle(document.documentElement).colorScheme === "dark";
+    document.documentElement.dataset.theme = dark ? "light" : "dark";
+    fillLegend(); rebuild();
+  });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { fillLegend(); rebuild(); });
+  window.phasegradReport = { data, state, views, zoom, milliseconds: performance.now() - started };
+})();

@@ -1,0 +1,207 @@
+"""The charts of a report: which metrics belong together, under which title, and what a healthy curve looks like.
+
+A metric that no chart names is shown by itself under "More metrics", so a new algorithm needs no change here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+AXES = ("step", "iteration", "seconds")  # not curves of their own
+
+
+@dataclass(frozen=True)
+class Chart:
+    """One chart: `metrics` share it, the first as a solid line and the others dashed, each with its legend's word."""
+
+    title: str
+    metrics: tuple[tuple[str, str], ...]
+    note: str
+
+
+def chart(title: str, note: str, **metrics: str) -> Chart:
+    return Chart(title, tuple(metrics.items()), note)
+
+
+SECTIONS: dict[str, tuple[Chart, ...]] = {
+    "Evaluation": (
+        chart(
+            "Return in evaluation",
+            "Episodes in environments of their own at each checkpoint. Healthy: follows the training return.",
+            eval_return_mean="mean",
+            eval_return_min="lowest",
+            eval_return_max="highest",
+        ),
+        chart("Spread of the evaluation", "Standard deviation over its episodes.", eval_return_std="deviation"),
+        chart("Episode length in evaluation", "", eval_length_mean="steps"),
+    ),
+    "Policy update": (
+        chart(
+            "KL divergence",
+            "How far an update moves the policy. Healthy: 0.001 to 0.05, steady or falling. Higher: lower the learning rate or the epochs.",
+            kl="KL(old, new)",
+        ),
+        chart(
+            "Clip fraction",
+            "Samples whose ratio left the clip range. Healthy: 0.05 to 0.3. Near 0 the update could go further; above 0.4 it goes too far.",
+            clip_fraction="fraction",
+        ),
+        chart(
+            "Entropy",
+            "Randomness of the policy. Healthy: a slow fall. A crash to its floor early on means exploration has ended: raise entropy_coef.",
+            entropy="entropy",
+        ),
+        chart(
+            "Policy loss",
+            "The surrogate with its sign turned. Its size says little; a spike marks an update to look at.",
+            policy_loss="loss",
+        ),
+        chart(
+            "Policy gradient norm",
+            "Before clipping. Healthy: the same order of magnitude throughout; spikes far above max_grad_norm are cut to it.",
+            policy_grad_norm="norm",
+        ),
+        chart(
+            "Step accepted",
+            "TRPO: 1 where the line search found a step inside the trust region. Healthy: almost always 1.",
+            step_accepted="accepted",
+        ),
+        chart(
+            "Surrogate improvement",
+            "TRPO: what the accepted step gained. Healthy: above 0, falling towards the end.",
+            surrogate_improvement="gain",
+        ),
+        chart(
+            "Line search steps",
+            "TRPO: step sizes tried. Healthy: 1 to 3. More: max_kl is too large, or cg_damping too small.",
+            line_search_steps="tried",
+        ),
+        chart(
+            "Conjugate gradient residual",
+            "TRPO: what the solver left over. Healthy: small beside the policy gradient norm; if not, raise cg_iterations.",
+            cg_residual="residual",
+        ),
+        chart(
+            "Importance weight",
+            "ACER: mean ratio of the policy to the one that acted. Healthy: near 1.",
+            importance_weight="weight",
+        ),
+        chart(
+            "Trust region at work",
+            "ACER: share of samples whose gradient was held back. Healthy: below 0.5.",
+            trust_region_fraction="share",
+        ),
+        chart("Epochs done", "Below the configured number where kl_stop ended the update early.", epochs="epochs"),
+    ),
+    "Value function": (
+        chart(
+            "Explained variance",
+            "How much of the value targets' variance V explains. Healthy: rises towards 1. At 0 or below V is no better than a constant.",
+            explained_variance="of the rollout",
+        ),
+        chart(
+            "Value loss",
+            "Squared error of V, in units of the (normalised) reward. It may rise while returns grow; a lasting rise with falling explained variance is trouble.",
+            value_loss="loss",
+        ),
+        chart(
+            "Values and their targets",
+            "Healthy: the two lie close. A lasting distance is bias of the value function.",
+            value_mean="V",
+            value_target_mean="target",
+        ),
+        chart("Value gradient norm", "Before clipping. Spikes follow rewards of unusual size.", value_grad_norm="norm"),
+    ),
+    "Auxiliary phase": (
+        chart(
+            "Clone KL",
+            "How far the auxiliary phase moved the policy it should keep. Healthy: well below the policy phase's KL. Higher: raise beta_clone.",
+            aux_clone_kl="last epoch",
+            aux_clone_kl_first_epoch="first epoch",
+        ),
+        chart(
+            "Value loss in the auxiliary phase",
+            "Healthy: the last epoch lies below the first. If it does not, more epochs (e_aux) do not pay.",
+            aux_value_loss="last epoch",
+            aux_value_loss_first_epoch="first epoch",
+        ),
+        chart(
+            "Joint loss",
+            "Auxiliary value loss plus beta_clone times the clone KL. Healthy: the last epoch lies below the first.",
+            aux_joint_loss="last epoch",
+            aux_joint_loss_first_epoch="first epoch",
+        ),
+        chart(
+            "Value network before and after",
+            "Explained variance on the phase's data. Healthy: after lies above before.",
+            explained_variance_after_aux="after",
+            explained_variance_before_aux="before",
+        ),
+        chart(
+            "Auxiliary head before and after",
+            "Explained variance of the policy network's own value head. Healthy: after lies above before; that is what the trunk has learnt.",
+            aux_head_explained_variance_after_aux="after",
+            aux_head_explained_variance_before_aux="before",
+        ),
+        chart(
+            "Gradient norms of the auxiliary phase",
+            "Before clipping, last epoch.",
+            aux_policy_grad_norm="policy network",
+            aux_value_grad_norm="value network",
+        ),
+    ),
+    "Interference": (
+        chart(
+            "Cosine of policy and value gradient",
+            "On the trunk they share. Below 0 the value loss undoes what the policy loss does; around 0 they do not meet.",
+            interference_cosine="cosine",
+        ),
+        chart(
+            "Length of value over policy gradient",
+            "Far above 1 the value loss steers the shared trunk: lower value_coef, or separate the networks (arch dual).",
+            interference_norm_ratio="ratio",
+        ),
+    ),
+    "Episodes and speed": (
+        chart("Episode length", "Mean of the last 100 episodes.", length_mean="steps"),
+        chart("Episodes finished", "Since the start of the run.", episodes="episodes"),
+        chart(
+            "Speed",
+            "Environment steps a second; dashed without the auxiliary phase. Drops mark auxiliary phases, checkpoints or a busy machine.",
+            sps="steps/s",
+            sps_policy_phase="policy phase",
+        ),
+    ),
+    "Updates and replay": (
+        chart("Gradient steps", "In an iteration; dashed those from replay.", updates="all", replay_updates="replayed"),
+        chart("Steps in the replay memory", "It grows until it is full.", replay_steps="steps"),
+    ),
+    "Schedules": (
+        chart(
+            "Learning rate",
+            "As configured or annealed.",
+            learning_rate="learning rate",
+            critic_learning_rate="critic learning rate",
+        ),
+        chart("Clip range", "As configured or annealed.", clip_range="clip range"),
+        chart("KL penalty", "The weight of objective kl; it moves where kl_target is set.", kl_beta="beta"),
+    ),
+}
+
+
+def charts_of(names: Iterable[str]) -> dict[str, list[Chart]]:
+    """The sections whose metrics occur among `names`, and the rest under "More metrics"."""
+    present = {name for name in names if name not in (*AXES, "return_mean", "eval_episodes")}
+    present = {name for name in present if not name.startswith("time_")}
+    found: dict[str, list[Chart]] = {}
+    for section, charts in SECTIONS.items():
+        for entry in charts:
+            metrics = tuple(pair for pair in entry.metrics if pair[0] in present)
+            if metrics and any(not name.endswith("_first_epoch") for name, _ in metrics):
+                found.setdefault(section, []).append(Chart(entry.title, metrics, entry.note))
+    named = {name for charts in SECTIONS.values() for entry in charts for name, _ in entry.metrics}
+    more = [name for name in sorted(present - named) if not name.endswith("_first_epoch")]
+    if more:
+        found["More metrics"] = [Chart(name, ((name, name),), "") for name in more]
+    return found

@@ -1,0 +1,225 @@
+"""Puts a report together: one HTML file that needs nothing else, neither a network nor a folder beside it.
+
+The page's policy (CSP) lets run only the two scripts it carries, by their hash, and lets nothing be fetched.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import time
+from collections.abc import Sequence
+from html import escape
+from importlib import resources
+from typing import Any
+
+from phasegrad.report import tables
+from phasegrad.report.catalogue import Chart, charts_of
+from phasegrad.report.collect import Group, Run, group_runs, text
+from phasegrad.report.curves import (
+    GRID_POINTS,
+    add_epoch_ends,
+    band,
+    constant_value,
+    epoch_profiles,
+    final_scores,
+    performance_profile,
+    points_a_curve,
+    run_curves,
+)
+from phasegrad.studies.statistics import summarise
+from phasegrad.versions import __version__
+
+MOST_BYTES = 10_000_000  # of a page
+BLOCKS = (
+    ("learning", "Learning"),
+    ("scores", "Final scores"),
+    ("time", "Where the time went"),
+    ("settings", "Settings"),
+    ("videos", "Videos"),
+    ("runs", "Runs"),
+    ("about", "About this page"),
+)
+
+
+def asset(name: str) -> str:
+    return (resources.files("phasegrad.report") / "assets" / name).read_text(encoding="utf-8")
+
+
+def as_script_data(data: Any) -> str:
+    """JSON that can stand inside a script element whatever the strings hold."""
+    text_ = json.dumps(data, separators=(",", ":"), allow_nan=False)
+    return text_.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
+
+
+def payload(groups: Sequence[Group], runs: Sequence[Run]) -> dict[str, Any]:
+    """What the page's script draws from."""
+    most = points_a_curve(runs)
+    names = sorted({name for run in runs for name in run.values})
+    sections = charts_of(names)
+    return {
+        "runs": [
+            {
+                "name": run.name,
+                "seed": run.seed,
+                "group": index,
+                **run_curves(run, most),
+            }
+            for index, group in enumerate(groups)
+            for run in group.runs
+        ],
+        "groups": [
+            {
+                "label": group.label,
+                "variant": group.variant,
+                "env": group.env,
+                "bands": {axis: found for axis in ("steps", "seconds") if (found := band(group, axis)) is not None},
+                "epochs": epoch_profiles(group),
+            }
+            for group in groups
+        ],
+        "sections": {name: section(charts, runs) for name, charts in sections.items()},
+        "profile": performance_profile(groups),
+        "points": most,
+    }
+
+
+def section(charts: Sequence[Chart], runs: Sequence[Run]) -> dict[str, Any]:
+    """A section's charts; where nothing ever changes, a few words in place of a chart."""
+    drawn, constant = [], []
+    for chart in charts:
+        values = {name: constant_value(runs, name) for name, _ in chart.metrics}
+        if all(value is not None for value in values.values()):
+            constant += [f"{name} {tables.number(value)}" for name, value in values.items()]
+        else:
+            drawn.append({"title": chart.title, "metrics": [list(pair) for pair in chart.metrics], "note": chart.note})
+    return {"charts": drawn, "constant": constant}
+
+
+def heading_of(groups: Sequence[Group], envs: Sequence[str]) -> str:
+    """What the runs are, as long as it fits a line."""
+    variants = list(dict.fromkeys(group.variant for group in groups))
+    what = " and ".join(variants) if len(variants) <= 2 else f"{len(variants)} variants"
+    where = " and ".join(envs) if len(envs) <= 2 else f"{len(envs)} environments"
+    return f"{what} on {where}"
+
+
+def cards(groups: Sequence[Group]) -> str:
+    """A line of large numbers: each group's final return."""
+    shown = []
+    for group in groups[:12]:
+        scores = final_scores(group)
+        if not scores:
+            continue
+        found = summarise([scores])
+        spread = "" if found.iqm.low is None else f"<br>95&nbsp;%: {tables.interval(found.iqm)}"
+        seeds = f"IQM of {found.count} seeds" if found.count > 1 else f"seed {escape(group.runs[0].seed)}"
+        shown.append(
+            f'<div class="card"><div class="card-label">{escape(group.label)}</div>'
+            f'<div class="card-value">{tables.number(found.iqm.value)}</div>'
+            f'<div class="card-note">{seeds}{spread}</div></div>'
+        )
+    return f'<div class="cards">{"".join(shown)}</div>' if shown else ""
+
+
+def about(groups: Sequence[Group], runs: Sequence[Run], problems: Sequence[str], most: int) -> str:
+    thinned = any(len(values) > most for run in runs for values in run.values.values())
+    points = (
+        [
+            f"Curves of more than {most:,} points are drawn from {most:,} of them: each curve is cut into equal stretches, of "
+            "which the lowest and the highest point stay where they are. No extreme is lost and nothing is averaged, but zooming shows no more points."
+        ]
+        if thinned
+        else ["Every point of every curve is drawn; nothing is smoothed or left out."]
+    )
+    points += [
+        "Return is the mean over the last 100 training episodes, as the run recorded it.",
+        f"A band is the 95 % percentile bootstrap interval of the interquartile mean (IQM) over seeds, at {GRID_POINTS} places where all "
+        "seeds have a value, linearly interpolated between iterations. Against wall-clock time a run that has ended keeps its last return. With fewer than four seeds the IQM is the mean, and the interval too narrow to trust.",
+        "A gap in a curve is a value that was no number (NaN or infinite).",
+    ]
+    broken = sum(run.ignored_lines for run in runs)
+    if broken:
+        points.append(f"{broken:,} lines of the metrics files could not be read as iterations and were left out.")
+    points += [f"Left out: {problem}" for problem in problems[:20]]
+    items = "".join(f"<li>{escape(text(point) if point.startswith('Left out') else point)}</li>" for point in points)
+    when = time.strftime("%Y-%m-%d %H:%M", time.localtime())
+    return (
+        f'<ul>{items}</ul><p class="quiet">Written by phasegrad {escape(__version__)} on {when}. '
+        "Charts by uPlot 1.6.32, © Leon Sorokin, MIT licence.</p>"
+    )
+
+
+def render(runs: Sequence[Run], problems: Sequence[str] = (), title: str | None = None) -> str:
+    """The whole page."""
+    for run in runs:
+        add_epoch_ends(run)
+    groups = group_runs(runs)
+    envs = sorted({group.env for group in groups})
+    data = payload(groups, runs)
+    heading = text(title or heading_of(groups, envs))
+    bodies = {
+        "learning": '<div id="charts-learning" class="charts wide"></div>',
+        "scores": tables.score_table(groups) + '<div id="charts-profile" class="charts wide"></div>',
+        "time": tables.time_bars(groups),
+        "settings": tables.settings_tables(groups),
+        "runs": tables.runs_table(groups),
+        "about": about(groups, runs, problems, data["points"]),
+    }
+    script_data = as_script_data(data)
+    scripts = [asset("uPlot.iife.min.js"), asset("page.js")]
+    room = MOST_BYTES - 50_000 - len(script_data) - sum(map(len, [*scripts, *bodies.values()]))
+    bodies["videos"] = tables.video_figures(runs, room)
+    blocks = {
+        key: f'<section id="{key}" aria-labelledby="head-{key}"><h2 id="head-{key}">{escape(name)}</h2>{bodies[key]}</section>'
+        for key, name in BLOCKS
+        if bodies[key]
+    }
+    metrics = '<div id="metric-sections"></div>'
+    order = [blocks.get("learning"), blocks.get("videos"), blocks.get("scores"), metrics]
+    order += [blocks.get(key) for key in ("time", "settings", "runs", "about")]
+    links = "".join(f'<a href="#{key}">{escape(name)}</a>' for key, name in BLOCKS if key in blocks)
+    steps = f"{tables.number(sum(run.steps[-1] for run in runs))} environment steps"
+    plural = ("s" if len(runs) > 1 else "", "s" if len(groups) > 1 else "")
+    count = f"{len(runs)} run{plural[0]} of {len(groups)} configuration{plural[1]}, {steps} in all"
+    hashes = " ".join(f"'sha256-{digest(script)}'" for script in scripts)
+    policy = (
+        f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:; media-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<meta name="generator" content="phasegrad {escape(__version__)}">
+<title>{escape(heading)} · phasegrad</title>
+<link rel="icon" href="data:,">
+<style>{asset("uPlot.min.css")}
+{asset("page.css")}</style>
+</head>
+<body>
+<header>
+<div><p class="brand">phasegrad report</p><h1>{escape(heading)}</h1><p class="quiet">{count}</p></div>
+<button type="button" id="theme" aria-label="Switch between light and dark">◐</button>
+</header>
+<nav aria-label="Parts of the page">{links}</nav>
+<main>
+{cards(groups)}
+<div id="controls" role="group" aria-label="What the charts show" hidden></div>
+<noscript><p class="warning">The charts need JavaScript, which this browser has switched off. The tables below do not.</p></noscript>
+{"".join(block for block in order if block)}
+</main>
+<script type="application/json" id="report-data">{script_data}</script>
+<script>{scripts[0]}</script>
+<script>{scripts[1]}</script>
+</body>
+</html>
+"""
+
+
+def digest(script: str) -> str:
+    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()

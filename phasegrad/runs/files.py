@@ -1,0 +1,130 @@
+"""Files of a run: written whole or not at all and durable, read only after their size is known to be sensible.
+
+A write that fails (a full disk, a folder that is gone) becomes one sentence and leaves what was there before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import math
+import os
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from phasegrad.errors import DamagedError, RunError
+
+MOST_JSON_BYTES = 1 << 26
+MOST_HEADER_BYTES = 1 << 24
+ITEM_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turns a failed write into the sentence for it."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error) or type(error).__name__
+        raise RunError(
+            f"{path} could not be written: {reason}; make room or permit it, then resume the run."
+        ) from error
+
+
+def write_synced(path: Path, payload: bytes) -> None:
+    with open(path, "wb") as file:
+        file.write(payload)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def sync_folder(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def write_atomically(path: Path, payload: bytes) -> None:
+    """The file `path` with this content and no other, even after a power cut."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with writing(path):
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_synced(temporary, payload)
+            os.replace(temporary, path)
+            sync_folder(path.parent)
+        except OSError:
+            with contextlib.suppress(OSError):
+                temporary.unlink(missing_ok=True)
+            raise
+
+
+def read_limited(path: Path, most_bytes: int) -> bytes:
+    """The content of a plain file that is no larger than expected; nothing is read of one that is."""
+    try:
+        with open(path, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if size > most_bytes:
+                raise DamagedError(f"{path} is damaged: it has {size} bytes, more than the {most_bytes} it could need.")
+            return file.read(most_bytes + 1)
+    except OSError as error:
+        raise DamagedError(f"{path} cannot be read: {error.strerror or error}.") from None
+
+
+def require_checksum(path: Path, sha256: Any) -> None:
+    """Refuse a file that is not the one whose checksum was noted, without keeping it in memory."""
+    try:
+        with open(path, "rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise DamagedError(f"{path} cannot be read: {error.strerror or error}.") from None
+    if found != sha256:
+        raise DamagedError(f"{path} is damaged: its checksum does not match.")
+
+
+def read_json(path: Path) -> Any:
+    """A JSON file of sensible size; FileNotFoundError where there is none."""
+    if not path.exists():
+        raise FileNotFoundError(path)
+    try:
+        return json.loads(read_limited(path, MOST_JSON_BYTES))
+    except (ValueError, RecursionError):
+        raise DamagedError(f"{path} is damaged: it is not valid JSON.") from None
+
+
+def checked_header(path: Path) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """(dtype, shape) of each tensor in a safetensors file, read from its header alone and in step with its size."""
+    damaged = DamagedError(f"{path} is damaged: it is not a whole safetensors file.")
+    try:
+        with open(path, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            start = file.read(8)
+            length = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
+            if not 2 <= length <= min(MOST_HEADER_BYTES, size - 8):
+                raise damaged
+            header = json.loads(file.read(length))
+        found = {}
+        end = 0
+        for name, entry in header.items():
+            if name == "__metadata__":
+                continue
+            shape = tuple(int(n) for n in entry["shape"])
+            if any(n < 0 for n in shape):
+                raise damaged
+            found[name] = (str(entry["dtype"]), shape)
+            first, last = (int(n) for n in entry["data_offsets"])
+            if last - first != ITEM_BYTES[entry["dtype"]] * math.prod(shape):
+                raise damaged
+            end += last - first
+        if end != size - 8 - length:
+            raise damaged
+    except OSError as error:
+        raise DamagedError(f"{path} cannot be read: {error.strerror or error}.") from None
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError):
+        raise damaged from None
+    return found

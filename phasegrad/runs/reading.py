@@ -1,0 +1,104 @@
+"""Reads metrics.jsonl as data from anyone: a cut last line, NaN, wrong types and enormous lines are passed over.
+
+For the report and `phasegrad watch`. A reader can be asked again for what was appended since; it knows nothing of training.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+LONGEST_LINE = 1 << 20  # bytes; a real iteration takes one to three thousand
+CONFIG, METRICS, RESULT = "config.json", "metrics.jsonl", "result.json"  # as in directory.py, which needs torch
+MOST_NAMES = 500  # different metrics of one run
+MOST_EPOCHS = 1000  # entries of a list such as aux_clone_kl_by_epoch
+
+LARGEST = sys.float_info.max
+
+Row = dict[str, "float | list[float | None] | None"]
+
+
+class MetricsReader:
+    """The rows of a metrics file, in rising order of step; `ignored` counts the lines that were no row."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.offset = 0
+        self.ignored = 0
+        self.last_step = -1.0
+        self.names: set[str] = set()
+
+    def new_rows(self) -> Iterator[Row]:
+        """Rows appended since the last call; a last line that has no end yet is left for the next."""
+        if not self.path.is_file():
+            return
+        if self.path.stat().st_size < self.offset:  # a resumed run went back to its checkpoint
+            self.__init__(self.path)  # type: ignore[misc]
+        with open(self.path, "rb") as file:
+            file.seek(self.offset)
+            while line := file.readline(LONGEST_LINE):
+                if not line.endswith(b"\n"):
+                    if len(line) < LONGEST_LINE:
+                        return  # cut by a kill, or still being written
+                    while (rest := file.readline(LONGEST_LINE)) and not rest.endswith(b"\n"):
+                        pass
+                    line = b""
+                self.offset = file.tell()
+                row = self.parse(line)
+                if row is None:
+                    self.ignored += 1
+                else:
+                    yield row
+
+    def parse(self, line: bytes) -> Row | None:
+        """The numbers of one line, or None if it has no step beyond the one before."""
+        try:
+            data = json.loads(line)
+        except (ValueError, RecursionError):  # ValueError: no JSON, no UTF-8, or a number of thousands of digits
+            return None
+        if not isinstance(data, dict):
+            return None
+        step = number_or_none(data.get("step"))
+        if step is None or step <= self.last_step:
+            return None
+        self.last_step = step
+        row: Row = {}
+        for name, value in data.items():
+            if name not in self.names:
+                if len(self.names) >= MOST_NAMES or isinstance(value, (str, bool, dict)):
+                    continue
+                self.names.add(name)
+            kind = type(value)
+            if kind is float:
+                row[name] = value if -LARGEST < value < LARGEST else None
+            elif kind is list:
+                row[name] = [number_or_none(item) for item in value[:MOST_EPOCHS]]
+            elif kind is int or value is None:
+                row[name] = number_or_none(value)
+        return row
+
+
+def number_or_none(value: Any) -> float | None:
+    """A finite float, or None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def read_json_object(path: Path, most_bytes: int = 4 << 20) -> dict[str, Any]:
+    """A small JSON file's object; {} where it is missing, damaged, too large or something else."""
+    try:
+        if path.stat().st_size > most_bytes:
+            return {}
+        data = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return data if isinstance(data, dict) else {}

@@ -1,0 +1,92 @@
+"""The `study` verb: what to run, what is done already, the runs, the table."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import signal
+import sys
+from pathlib import Path
+
+from phasegrad.errors import RunError
+from phasegrad.runs.files import write_atomically
+from phasegrad.studies.definition import Study, builtin_names, load_study, whole
+from phasegrad.studies.grid import Run, build_grid, parse_overrides, read_json, select
+from phasegrad.studies.progress import make_display
+from phasegrad.studies.runner import Outcome, StudyStopped, exclusive, run_locally
+from phasegrad.studies.scores import score_runs
+from phasegrad.studies.table import build_table, print_table, write_table
+
+DEFINITION = "study.json"
+
+
+def run_study(options: argparse.Namespace) -> int:
+    if options.name is None:
+        for name in builtin_names():
+            study = load_study(name)
+            _say(f"{name:20} {study.about}")
+        return 0
+    study = select(
+        load_study(options.name, allow_import=options.allow_import),
+        environments=options.envs,
+        variants=options.variants,
+        seeds=options.seeds,
+        steps=options.steps,
+        eval_episodes=options.eval_episodes,
+    )
+    jobs = len(os.sched_getaffinity(0)) if options.jobs is None else whole("--jobs", options.jobs, 1)
+    root = Path(options.dir or Path("studies", study.name)).absolute()
+    runs = build_grid(study, root, parse_overrides(options.set))
+    if options.dry_run:
+        return _list_runs(runs)
+    _require_own(root, study)
+    if options.table_only:
+        if not root.is_dir():
+            raise RunError(f"{root} does not exist: run the study first, or name its folder with --dir.")
+        return _finish(study, runs, [], root, options.quiet)
+    with exclusive(root) as held:
+        write_atomically(root / DEFINITION, (json.dumps(study.to_json(), indent=1) + "\n").encode())
+        todo = [run for run in runs if run.state() != "finished"]
+        display = make_display(todo, len(runs) - len(todo), not options.quiet)
+        try:
+            outcomes = run_locally(todo, jobs, display, keep_open=(held,))
+        except StudyStopped as stopped:
+            done = sum(run.state() == "finished" for run in runs)
+            sys.stderr.write(f"phasegrad: stopped with {done} of {len(runs)} runs done; the same command continues.\n")
+            return 130 if stopped.number == signal.SIGINT else 143
+        return _finish(study, runs, outcomes, root, options.quiet)
+
+
+def _finish(study: Study, runs: list[Run], outcomes: list[Outcome], root: Path, quiet: bool) -> int:
+    """Write and print the table; name what failed."""
+    failed = {outcome.run.folder: outcome.message for outcome in outcomes if outcome.status == "failed"}
+    table = build_table(study, score_runs(study, runs, failed, root))
+    write_table(table, root)
+    print_table(table)
+    if not quiet:
+        _say(f"Written: {root / 'table.md'}, table.json, table.csv")
+    for outcome in outcomes:
+        if outcome.status == "failed":
+            sys.stderr.write(f"phasegrad: {outcome.run.label} failed: {outcome.message} (log: {outcome.run.log})\n")
+    return 1 if failed else 0
+
+
+def _list_runs(runs: list[Run]) -> int:
+    for run in runs:
+        command = shlex.join(["phasegrad", *run.train_command()[4:]])
+        _say(f"{run.state():10} {run.label}, {run.config.total_steps:,} steps: {command}")
+    _say(f"{len(runs)} runs, {sum(run.config.total_steps for run in runs):,} steps")
+    return 0
+
+
+def _require_own(root: Path, study: Study) -> None:
+    """A folder holds one study; its grid may grow and shrink, but another study needs another folder."""
+    held = read_json(root / DEFINITION).get("name")
+    if held is not None and held != study.name:
+        raise RunError(f"{root} holds the study {str(held)[:80]!r}, not {study.name!r}: choose another --dir.")
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text + "\n")

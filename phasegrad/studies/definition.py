@@ -1,0 +1,308 @@
+"""What a study is: a small TOML file read into variants, environments, seeds and the way a run is scored.
+
+A file is data. Nothing it says is imported or executed, and every key that is not known is refused with the nearest one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from phasegrad.algorithms import ALGORITHMS
+from phasegrad.config import documented_fields, to_int
+from phasegrad.errors import ConfigError, nearest
+
+SCORES = {
+    "last100": ("return",),  # mean return of the last 100 training episodes
+    "eval": ("return",),  # deterministic evaluation after training
+    "levels": ("train", "test"),  # Procgen: sampled actions on the training levels and on all levels
+}
+NORMALISATIONS = ("constants", "random-best", "none")
+STUDY_KEYS = (
+    "title", "about", "algorithm", "steps", "seeds", "score", "eval_episodes", "normalise", "fields", "environments",
+    "variants", "published_from",
+)  # fmt: skip
+ENVIRONMENT_KEYS = ("env", "name", "low", "high", "random", "aim", "steps")
+VARIANT_KEYS = ("algorithm", "published")
+SET_BY_THE_STUDY = {
+    "env": "environments", "seed": "seeds", "total_steps": "steps", "eval_episodes": "eval_episodes",
+    "torch_threads": None, "env_threads": None,
+}  # fmt: skip
+SAFE_OPTION = re.compile(r"[A-Za-z0-9_.+-]*")  # of a text in env_options: a word, never a path
+MOST_RUNS = 100_000
+
+
+@dataclass(frozen=True)
+class Environment:
+    """One environment of a study, with the constants that put its scores on a common scale."""
+
+    env: str
+    name: str
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    low: float | None = None  # the score that counts as 0
+    high: float | None = None  # the score that counts as 1
+    random: float | None = None  # what uniformly random actions score
+    aim: float | None = None  # what every seed should reach
+    steps: int | None = None
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One way to train, with the figure published for it where there is one."""
+
+    name: str
+    algorithm: str
+    fields: Mapping[str, Any]
+    published: Mapping[str, float]  # by measure
+
+
+@dataclass(frozen=True)
+class Study:
+    """Variants x environments x seeds, and how a run is scored."""
+
+    name: str
+    title: str
+    about: str
+    environments: tuple[Environment, ...]
+    variants: tuple[Variant, ...]
+    seeds: tuple[int, ...]
+    steps: int
+    score: str
+    eval_episodes: int
+    normalise: str
+    fields: Mapping[str, Any]
+    published_from: str = ""
+
+    @property
+    def measures(self) -> tuple[str, ...]:
+        return SCORES[self.score]
+
+    def to_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+
+def builtin_names() -> list[str]:
+    folder = resources.files("phasegrad.studies") / "builtin"
+    return sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml"))
+
+
+def load_study(name: str, *, allow_import: bool = False) -> Study:
+    """A built-in study by its name, or the one in a TOML file."""
+    if name in builtin_names():
+        text = (resources.files("phasegrad.studies") / "builtin" / f"{name}.toml").read_text()
+        return parse_study(text, name, allow_import=True)
+    path = Path(name)
+    if not name.endswith(".toml") and not path.is_file():
+        close = nearest(name, builtin_names())
+        raise ConfigError(f"Unknown study {name!r}.{close} `phasegrad study` lists all; a file of yours ends in .toml.")
+    try:
+        text = path.read_bytes().decode()
+    except OSError as error:
+        raise ConfigError(f"Study file {path} cannot be read: {error.strerror}.") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"Study file {path} is not text in UTF-8.") from None
+    return parse_study(text, folder_name(path.stem) or "study", allow_import=allow_import, where=f"Study file {path}")
+
+
+def parse_study(text: str, name: str, *, allow_import: bool = False, where: str = "The study") -> Study:
+    """The study that a TOML text describes; `allow_import` lets it name environments of other modules, and paths."""
+    try:
+        data = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise ConfigError(f"{where} is not valid TOML: {str(error)[:120]}.") from None
+    try:
+        study = _study(data, name)
+        if not allow_import:
+            _require_data_only(study)
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from None
+    return study
+
+
+def _study(data: Mapping[str, Any], name: str) -> Study:
+    known_only(data, STUDY_KEYS, "the study")
+    score = typed(data, "score", str, "last100")
+    if score not in SCORES:
+        raise ConfigError(f"score must be one of {', '.join(SCORES)}, not {score!r}.{nearest(score, SCORES)}")
+    normalise = typed(data, "normalise", str, "constants")
+    if normalise not in NORMALISATIONS:
+        listed = ", ".join(NORMALISATIONS)
+        raise ConfigError(f"normalise must be one of {listed}, not {normalise!r}.{nearest(normalise, NORMALISATIONS)}")
+    algorithm = algorithm_of(data, "ppo")
+    tables = typed(data, "variants", dict, {})
+    variants = tuple(_variant(key, table, algorithm, SCORES[score]) for key, table in tables.items())
+    if not variants:
+        variants = (Variant(algorithm, algorithm, {}, {}),)
+    listed = typed(data, "environments", list, None)
+    if not listed:
+        raise ConfigError('environments is missing: give a list of environment ids, such as ["CartPole-v1"].')
+    known = set().union(*(documented_fields(ALGORITHMS[variant.algorithm].config_class) for variant in variants))
+    environments = tuple(_environment(entry, known) for entry in listed)
+    for what, names in (("environments", environments), ("variants", variants)):
+        distinct_folders(what, [entry.name for entry in names])
+    common = typed(data, "fields", dict, {})
+    check_fields(common, known, "fields")
+    return Study(
+        name=name,
+        title=one_line(typed(data, "title", str, name)),
+        about=one_line(typed(data, "about", str, "")),
+        environments=environments,
+        variants=variants,
+        seeds=checked_seeds(typed(data, "seeds", list, [1, 2, 3])),
+        steps=whole("steps", data.get("steps", 1_000_000), 1),
+        score=score,
+        eval_episodes=whole("eval_episodes", data.get("eval_episodes", 20), 1),
+        normalise=normalise,
+        fields=common,
+        published_from=one_line(typed(data, "published_from", str, "")),
+    )
+
+
+def _environment(entry: Any, known: Iterable[str]) -> Environment:
+    if isinstance(entry, str):
+        entry = {"env": entry}
+    if not isinstance(entry, dict):
+        raise ConfigError(f"environments must hold ids or tables with an env, not {entry!r}.")
+    env = typed(entry, "env", str, None)
+    if not env:
+        raise ConfigError("an entry of environments has no env: give the environment's id.")
+    where = f"environment {env}"
+    fields = {key: value for key, value in entry.items() if key not in ENVIRONMENT_KEYS}
+    check_fields(fields, known, where, ENVIRONMENT_KEYS)
+    constants = {key: number(f"{key} of {where}", entry.get(key)) for key in ("low", "high", "random", "aim")}
+    low, high = constants["low"], constants["high"]
+    if (low is None) != (high is None) or (low is not None and high is not None and low >= high):
+        raise ConfigError(f"low and high of {where} go together, low below high: the scores that count as 0 and 1.")
+    steps = None if entry.get("steps") is None else whole(f"steps of {where}", entry["steps"], 1)
+    return Environment(env, typed(entry, "name", str, env), fields, steps=steps, **constants)
+
+
+def _variant(name: str, table: Any, algorithm: str, measures: tuple[str, ...]) -> Variant:
+    where = f"variant {name}"
+    if not isinstance(table, dict):
+        raise ConfigError(f"{where} must be a table of settings, such as [variants.{name}].")
+    algorithm = algorithm_of(table, algorithm)
+    fields = {key: value for key, value in table.items() if key not in VARIANT_KEYS}
+    check_fields(fields, documented_fields(ALGORITHMS[algorithm].config_class), where, VARIANT_KEYS)
+    published = table.get("published", {})
+    if not isinstance(published, dict):
+        published = {measures[0]: published}
+    known_only(published, measures, f"published of {where}")
+    figures = {key: number(f"published of {where}", value) for key, value in published.items()}
+    return Variant(name, algorithm, fields, {key: value for key, value in figures.items() if value is not None})
+
+
+def check_fields(fields: Mapping[str, Any], known: Iterable[str], where: str, keys: Iterable[str] = ()) -> None:
+    """Refuse settings that do not exist or that the study sets itself."""
+    for name in fields:
+        if name in SET_BY_THE_STUDY:
+            instead = SET_BY_THE_STUDY[name]
+            raise ConfigError(
+                f"{name} cannot be set in {where}: " + (f"use {instead}." if instead else "each run has one thread.")
+            )
+        if name not in known:
+            raise ConfigError(f"unknown setting {name!r} in {where}.{nearest(name, [*known, *keys])}")
+    options = fields.get("env_options", {})
+    if not isinstance(options, dict):
+        raise ConfigError(f"env_options in {where} must be a table.")
+    for name, value in options.items():
+        if not isinstance(value, (str, int, float, bool)):
+            raise ConfigError(f"env_options.{name} in {where} must be a number, true, false or text.")
+
+
+def _require_data_only(study: Study) -> None:
+    """A file from a stranger neither imports a module nor hands a path to an environment."""
+    for environment in study.environments:
+        if ":" in environment.env:
+            raise ConfigError(
+                f"environment {environment.env} would import the module {environment.env.split(':')[0]!r}: "
+                "add --allow-import if you trust the file."
+            )
+    layers = [study.fields, *(e.fields for e in study.environments), *(v.fields for v in study.variants)]
+    for fields in layers:
+        for name, value in fields.get("env_options", {}).items():
+            if isinstance(value, str) and not SAFE_OPTION.fullmatch(value):
+                raise ConfigError(
+                    f"env_options.{name} = {value[:60]!r} may be a path: add --allow-import if you trust the file."
+                )
+
+
+def known_only(data: Mapping[str, Any], known: Iterable[str], where: str) -> None:
+    for key in data:
+        if key not in known:
+            raise ConfigError(f"unknown key {key!r} in {where}.{nearest(key, known)}")
+
+
+def typed(data: Mapping[str, Any], key: str, kind: type, default: Any) -> Any:
+    """The value of a key, of the right type."""
+    value = data.get(key, default)
+    if value is not None and not isinstance(value, kind):
+        kinds: dict[type, str] = {str: "text", list: "a list", dict: "a table"}
+        raise ConfigError(f"{key} must be {kinds[kind]}, not {value!r}.")
+    return value
+
+
+def algorithm_of(data: Mapping[str, Any], default: str) -> str:
+    name: str = typed(data, "algorithm", str, default)
+    if name not in ALGORITHMS:
+        raise ConfigError(f"algorithm must be one of {', '.join(ALGORITHMS)}, not {name!r}.{nearest(name, ALGORITHMS)}")
+    return name
+
+
+def whole(key: str, value: Any, low: int) -> int:
+    try:
+        result = to_int(value)
+    except (TypeError, ValueError, OverflowError):
+        raise ConfigError(f"{key} must be a whole number (1e6 and 1_000_000 are fine), not {value!r}.") from None
+    if result < low:
+        raise ConfigError(f"{key} must be at least {low}, not {value}.")
+    return result
+
+
+def number(key: str, value: Any) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise ConfigError(f"{key} must be a finite number, not {value!r}.")
+    return float(value)
+
+
+def checked_seeds(values: Iterable[Any]) -> tuple[int, ...]:
+    seeds = tuple(whole("seeds", value, 0) for value in values)
+    if not seeds:
+        raise ConfigError("seeds must name at least one seed.")
+    if len(set(seeds)) < len(seeds):
+        raise ConfigError(f"seeds names {next(seed for seed in seeds if seeds.count(seed) > 1)} twice.")
+    if max(seeds) > 2**31 - 1:
+        raise ConfigError(f"seeds must be at most {2**31 - 1}, not {max(seeds)}.")
+    return seeds
+
+
+def one_line(text: str) -> str:
+    """Text for a terminal: without control characters."""
+    return "".join(character if character.isprintable() else " " for character in text).strip()
+
+
+def folder_name(name: str) -> str:
+    """A name as a folder of its own: letters, digits, dots, dashes; it can neither climb nor hide."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-")[:80]
+
+
+def distinct_folders(what: str, names: Iterable[str]) -> None:
+    taken: dict[str, str] = {}
+    for name in names:
+        if not name.isprintable() or len(name) > 80:  # control characters would reach the terminal
+            raise ConfigError(f"{name[:80]!r} in {what} must be at most 80 printable characters.")
+        folder = folder_name(name).lower()
+        if not folder:
+            raise ConfigError(f"{name!r} in {what} has no letter or digit that could name its folder.")
+        if folder in taken:
+            raise ConfigError(f"{taken[folder]!r} and {name!r} in {what} need names that differ in letters or digits.")
+        taken[folder] = name

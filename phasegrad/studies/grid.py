@@ -1,0 +1,305 @@
+"""The runs of a study: each with its resolved config, its folder, and the commands that train and evaluate it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from phasegrad import envs
+from phasegrad.algorithms import ALGORITHMS
+from phasegrad.config import Config, documented_fields
+from phasegrad.errors import ConfigError, PhasegradError, RunError, nearest
+from phasegrad.presets import resolve_config
+from phasegrad.runs.directory import CONFIG, RESULT, RunDirectory
+from phasegrad.studies.definition import (
+    MOST_RUNS,
+    SET_BY_THE_STUDY,
+    Environment,
+    Study,
+    Variant,
+    checked_seeds,
+    distinct_folders,
+    folder_name,
+    whole,
+)
+
+LEVELS = "levels.json"  # what a run of a study scored by levels holds beside its result
+MACHINE_FIELDS = ("torch_threads", "env_threads", "device", "keep_checkpoints")  # do not change what is learned
+
+
+@dataclass(frozen=True)
+class Run:
+    """One cell of the grid for one seed."""
+
+    environment: Environment
+    variant: Variant
+    seed: int
+    fields: Mapping[str, Any]  # what the study sets
+    config: Config  # what that comes to
+    folder: Path
+    log: Path
+    levels_episodes: int  # episodes on each kind of levels after training, 0 for none
+
+    @property
+    def label(self) -> str:
+        return f"{self.environment.name} {self.variant.name} seed {self.seed}"
+
+    def train_command(self) -> list[str]:
+        command = [sys.executable, "-P", "-m", "phasegrad", "train", self.variant.algorithm, "--quiet"]
+        for name, value in self.fields.items():
+            if name == "env_options":
+                command += [f"--env.{option}={json.dumps(setting)}" for option, setting in value.items()]
+            else:
+                command.append(f"--{name.replace('_', '-')}={as_text(value)}")
+        return [*command, f"--run-dir={self.folder}"]
+
+    def resume_command(self) -> list[str]:
+        return [sys.executable, "-P", "-m", "phasegrad", "resume", str(self.folder), "--quiet", *self._imports()]
+
+    def eval_command(self, levels: str) -> list[str]:
+        command = [
+            sys.executable,
+            "-P",
+            "-m",
+            "phasegrad",
+            "eval",
+            str(self.folder),
+            f"--episodes={self.levels_episodes}",
+        ]
+        return [*command, "--levels", levels, "--json", *self._imports()]
+
+    def _imports(self) -> list[str]:
+        """Leave to import an environment's module, which the user gave when the study was read."""
+        return ["--allow-import"] if ":" in self.environment.env else []
+
+    def state(self) -> str:
+        """new, unfinished, unscored or finished; a directory that holds another run is refused."""
+        directory = RunDirectory(self.folder)
+        if not directory.exists():
+            return "new"
+        if not (self.folder / CONFIG).exists():
+            if any(not entry.name.startswith(".") for entry in self.folder.iterdir()):
+                raise RunError(f"{self.folder} is not a run directory (it has no {CONFIG}): move it away.")
+            return "new"  # killed while it wrote its config
+        self._require_same(directory.read_config())
+        result = read_json(self.folder / RESULT)
+        if result.get("status") != "finished" or result.get("step") != self.config.total_steps:
+            return "unfinished"
+        return "finished" if not self.levels_episodes or self.levels() else "unscored"
+
+    def _require_same(self, found: Mapping[str, Any]) -> None:
+        """Runs of different settings must never be counted as one."""
+        wanted = {"algorithm": self.variant.algorithm, **json.loads(json.dumps(self.config.to_json()))}
+        defaults = {field.name: field.default for field in dataclasses.fields(self.config)}
+        for name, value in wanted.items():
+            if name in MACHINE_FIELDS or value == "auto":  # auto is decided when the run starts
+                continue
+            there = found.get(name, defaults.get(name))
+            if there != value:
+                raise RunError(
+                    f"{self.folder} holds a run with {name} {there!r}, and this study wants {value!r}: "
+                    "choose another --dir or move that run away."
+                )
+
+    def result(self) -> dict[str, Any]:
+        return read_json(self.folder / RESULT)
+
+    def levels(self) -> dict[str, Any]:
+        """Scores on training and test levels, if they are of as many episodes as wanted."""
+        found = read_json(self.folder / LEVELS)
+        parts = [found.get("train"), found.get("test")]
+        fits = all(isinstance(part, dict) and part.get("episodes") == self.levels_episodes for part in parts)
+        return found if fits else {}
+
+
+def build_grid(study: Study, root: Path, overrides: Mapping[str, Any]) -> list[Run]:
+    """Every run of the study, seeds innermost; bad settings are refused before anything starts."""
+    count = len(study.environments) * len(study.variants) * len(study.seeds)
+    if count > MOST_RUNS:
+        raise ConfigError(f"The study has {count:,} runs; {MOST_RUNS:,} is the most.")
+    check_overrides(study, overrides)
+    runs, existing = [], set[str]()
+    for environment in study.environments:
+        for variant in study.variants:
+            cell = _cell(study, environment, variant, overrides, existing)
+            runs += [_run(study, environment, variant, seed, *cell, root) for seed in study.seeds]
+    return runs
+
+
+def _cell(
+    study: Study, environment: Environment, variant: Variant, overrides: Mapping[str, Any], existing: set[str]
+) -> tuple[dict[str, Any], Config]:
+    """The settings of a variant on an environment, and the config they come to; `existing`: what was looked up."""
+    config_class = ALGORITHMS[variant.algorithm].config_class
+    known = documented_fields(config_class)
+    layers = [study.fields, environment.fields, variant.fields, overrides]
+    fields = {name: value for layer in layers for name, value in layer.items() if name in known}
+    fields["env_options"] = {name: value for layer in layers for name, value in layer.get("env_options", {}).items()}
+    fields |= {"env": environment.env, "torch_threads": 1, "env_threads": 1}
+    if study.score == "eval":
+        fields["eval_episodes"] = study.eval_episodes
+    steps = environment.steps or study.steps
+    try:
+        config = resolve_config(config_class, {**fields, "total_steps": steps})
+        looked_up = json.dumps([environment.env, config.env_options, config.backend])
+        if looked_up not in existing:
+            envs.resolve(environment.env, dict(config.env_options), backend=config.backend)
+            existing.add(looked_up)
+    except PhasegradError as error:
+        raise ConfigError(f"Variant {variant.name} on {environment.name}: {error}") from None
+    if study.score == "levels" and not environment.env.lower().startswith("procgen/"):
+        raise ConfigError(f"score levels needs Procgen environments such as procgen/coinrun, not {environment.env}.")
+    total = math.ceil(steps / config.num_envs) * config.num_envs  # a run ends after whole steps of all environments
+    return {**fields, "total_steps": total}, dataclasses.replace(config, total_steps=total)
+
+
+def _run(
+    study: Study,
+    environment: Environment,
+    variant: Variant,
+    seed: int,
+    fields: dict[str, Any],
+    config: Config,
+    root: Path,
+) -> Run:
+    below = Path(folder_name(environment.name), folder_name(variant.name))
+    return Run(
+        environment,
+        variant,
+        seed,
+        {**fields, "seed": seed},
+        dataclasses.replace(config, seed=seed),
+        root / "runs" / below / f"s{seed}",
+        root / "logs" / below / f"s{seed}.log",
+        study.eval_episodes if study.score == "levels" else 0,
+    )
+
+
+def check_overrides(study: Study, overrides: Mapping[str, Any]) -> None:
+    """What --set may set: a field that some algorithm of the study has and that no variant is about."""
+    known = set().union(*(documented_fields(ALGORITHMS[v.algorithm].config_class) for v in study.variants))
+    for name in overrides:
+        if name in SET_BY_THE_STUDY:
+            raise ConfigError(f"--set {name}: the study sets it; --envs, --seeds and --steps change the grid.")
+        if name not in known:
+            raise ConfigError(f"--set {name}: no algorithm of the study has that setting.{nearest(name, known)}")
+        for variant in study.variants:
+            clash = [name] if name != "env_options" else set(overrides[name]) & set(variant.fields.get(name, {}))
+            if name in variant.fields and clash:
+                what = name if name != "env_options" else f"env.{min(clash)}"
+                raise ConfigError(f"--set {what}: variant {variant.name} sets it; leave it out with --variants.")
+
+
+def select(
+    study: Study,
+    *,
+    environments: str | None = None,
+    variants: str | None = None,
+    seeds: str | None = None,
+    steps: str | None = None,
+    eval_episodes: str | None = None,
+) -> Study:
+    """The study made smaller or larger, as the command line asks."""
+    changes: dict[str, Any] = {}
+    if environments is not None:
+        chosen = tuple(_pick_environment(name, study.environments) for name in split(environments, "--envs"))
+        distinct_folders("--envs", [entry.name for entry in chosen])
+        changes["environments"] = chosen
+    if variants is not None:
+        by_name = {variant.name: variant for variant in study.variants}
+        names = split(variants, "--variants")
+        for name in names:
+            if name not in by_name:
+                raise ConfigError(
+                    f"The study has no variant {name!r}.{nearest(name, by_name)} It has {', '.join(by_name)}."
+                )
+        changes["variants"] = tuple(by_name[name] for name in dict.fromkeys(names))
+    if seeds is not None:
+        changes["seeds"] = parse_seeds(seeds)
+    if steps is not None:
+        changes["steps"] = whole("--steps", steps, 1)
+        kept = changes.get("environments", study.environments)
+        changes["environments"] = tuple(dataclasses.replace(entry, steps=None) for entry in kept)
+    if eval_episodes is not None:
+        if study.score == "last100":
+            raise ConfigError("--eval-episodes: this study is scored by its training episodes, not by an evaluation.")
+        changes["eval_episodes"] = whole("--eval-episodes", eval_episodes, 1)
+    return dataclasses.replace(study, **changes)
+
+
+def _pick_environment(name: str, known: Sequence[Environment]) -> Environment:
+    """An environment of the study by its name or id (procgen/ may be left out), or any other that exists."""
+    for environment in known:
+        if name in (environment.name, environment.env, environment.env.removeprefix("procgen/")):
+            return environment
+    try:
+        envs.resolve(name)
+    except PhasegradError as error:
+        close = nearest(name, [environment.env.removeprefix("procgen/") for environment in known])
+        raise ConfigError(f"The study has no environment {name!r}.{close or f' {error}'}") from None
+    return Environment(name, name)
+
+
+def parse_seeds(text: str) -> tuple[int, ...]:
+    """'5' is five seeds from 1, '1,2,7' these, '4-6' a range, '7,' the seed 7 alone."""
+    if "," not in text and "-" not in text:
+        return tuple(range(1, whole("--seeds", text, 1) + 1))
+    seeds: list[int] = []
+    for part in split(text, "--seeds"):
+        first, dash, last = part.partition("-")
+        low = whole("--seeds", first, 0)
+        high = whole("--seeds", last, low) if dash else low
+        if high - low > MOST_RUNS:
+            raise ConfigError(f"--seeds {part} is more than {MOST_RUNS:,} seeds.")
+        seeds += range(low, high + 1)
+    return checked_seeds(seeds)
+
+
+def parse_overrides(pairs: Iterable[str]) -> dict[str, Any]:
+    """--set FIELD=VALUE, and --set env.NAME=VALUE for an option of the environments."""
+    found: dict[str, Any] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name:
+            raise ConfigError(f"--set takes FIELD=VALUE, not {pair!r}.")
+        name = name.strip().replace("-", "_")
+        if name.startswith("env."):
+            try:
+                option = json.loads(value)
+            except json.JSONDecodeError:
+                option = value
+            found.setdefault("env_options", {})[name.removeprefix("env.")] = option
+        else:
+            found[name] = value
+    return found
+
+
+def split(text: str, option: str) -> list[str]:
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not parts:
+        raise ConfigError(f"{option} names nothing: give a list such as a,b.")
+    return parts
+
+
+def as_text(value: Any) -> str:
+    """A value as the command line takes it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, (list, tuple)):
+        return ",".join(as_text(item) for item in value)
+    return "none" if value is None else str(value)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a file; empty where there is none or it is damaged, for the run that wrote it is then not done."""
+    try:
+        data = json.loads(path.read_text())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return data if isinstance(data, dict) else {}

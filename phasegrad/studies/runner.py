@@ -1,0 +1,219 @@
+"""Runs of a study side by side, each in a process of its own: what one run does cannot touch the others.
+
+`execute` takes one run from whatever state its folder is in to its score, and blocks: a pool of threads calls it here,
+and a cluster's tasks can call it elsewhere.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from phasegrad.errors import PhasegradError, RunError
+from phasegrad.runs.files import write_atomically
+from phasegrad.studies.grid import LEVELS, Run
+from phasegrad.studies.progress import Display
+
+POLL_SECONDS = 0.1
+SHOW_SECONDS = 1.0
+SECONDS_TO_STOP = 75.0  # a run ends its iteration and saves a checkpoint
+ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+
+class StudyStopped(BaseException):
+    """A signal asked the study to stop; its number."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+class Stop:
+    """What a stop asks of the runs: to end in order, or at once."""
+
+    def __init__(self) -> None:
+        self.asked, self.at_once = threading.Event(), threading.Event()
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended: finished, failed (with a sentence) or stopped."""
+
+    run: Run
+    status: str
+    message: str = ""
+
+
+def execute(run: Run, stop: Stop | None = None, keep_open: Sequence[int] = ()) -> Outcome:
+    """Train the run, or go on with it, and evaluate it where the study's score asks for that."""
+    try:
+        run.log.parent.mkdir(parents=True, exist_ok=True)
+        with open(run.log, "ab") as log:
+            return _execute(run, log, stop or Stop(), keep_open)
+    except (PhasegradError, OSError) as error:
+        return Outcome(run, "failed", str(error))
+
+
+def _execute(run: Run, log: IO[bytes], stop: Stop, keep_open: Sequence[int]) -> Outcome:
+    state = run.state()
+    if state in ("new", "unfinished"):
+        if state == "new" and run.folder.is_dir():
+            for leftover in run.folder.glob(".*.tmp"):  # of a run killed while it wrote its config
+                leftover.unlink()
+        command = run.train_command() if state == "new" else run.resume_command()
+        code, _ = call(command, log, stop, keep_open)
+        if stop.asked.is_set():
+            return Outcome(run, "stopped")
+        if code:
+            return Outcome(run, "failed", _reason(run.log, code))
+        state = run.state()
+        if state == "unfinished":
+            return Outcome(run, "failed", "it ended without a result")
+    if state == "unscored":
+        found: dict[str, Any] = {}
+        for levels in ("train", "test"):
+            code, output = call(run.eval_command(levels), log, stop, keep_open)
+            if stop.asked.is_set():
+                return Outcome(run, "stopped")
+            if code:
+                return Outcome(run, "failed", _reason(run.log, code))
+            try:
+                found[levels] = json.loads(output)
+            except ValueError:
+                return Outcome(run, "failed", f"its evaluation on {levels} levels printed no JSON")
+        write_atomically(run.folder / LEVELS, (json.dumps(found, indent=1) + "\n").encode())
+    return Outcome(run, "finished")
+
+
+def call(command: Sequence[str], log: IO[bytes], stop: Stop, keep_open: Sequence[int] = ()) -> tuple[int, str]:
+    """Exit code and output of a command; its errors go to the log. It is ended when a stop is asked for."""
+    log.write(f"$ {' '.join(command[1:])}\n".encode())
+    log.flush()
+    environment = {**os.environ, **dict.fromkeys(ONE_THREAD, "1")}
+    environment["PYTHONPATH"] = os.pathsep.join(path or os.getcwd() for path in sys.path)  # what this process imports
+    with tempfile.TemporaryFile() as output:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=log,
+            env=environment,
+            start_new_session=True,  # Ctrl-C reaches this process, which then ends the run in order
+            pass_fds=tuple(keep_open),
+        )
+        try:
+            while process.poll() is None and not stop.asked.is_set():
+                time.sleep(POLL_SECONDS)
+        finally:
+            if process.poll() is None:
+                _end(process, stop)
+        output.seek(0)
+        return process.returncode, output.read().decode(errors="replace")
+
+
+def _end(process: subprocess.Popen[bytes], stop: Stop) -> None:
+    """First in order, and at once where that takes too long or the user asks again."""
+    process.terminate()
+    patience = time.monotonic() + SECONDS_TO_STOP
+    while process.poll() is None and time.monotonic() < patience and not stop.at_once.is_set():
+        time.sleep(POLL_SECONDS)
+    if process.poll() is None:
+        process.kill()
+    process.wait()
+
+
+def _reason(log: Path, code: int) -> str:
+    """The last thing a failed run said."""
+    if code < 0:
+        return f"it was ended by {signal.Signals(-code).name}"
+    lines = [line for line in log.read_text(errors="replace")[-4000:].splitlines() if line.strip()]
+    said = lines[-1].removeprefix("phasegrad: ") if lines and not lines[-1].startswith("$ ") else ""
+    return said[:300] or f"exit code {code}"
+
+
+@contextmanager
+def exclusive(root: Path) -> Iterator[int]:
+    """Hold the study's folder: its file descriptor, which the runs keep open, so that orphans hold the folder too."""
+    root.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(root / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise RunError(
+                f"{root} is in use by another study, or by runs that a killed one left behind: "
+                "wait for them, end them, or choose another --dir."
+            ) from None
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def stoppable(stop: Stop) -> Iterator[None]:
+    """The first SIGTERM or SIGINT raises StudyStopped in the main thread, the next ones end the runs at once."""
+
+    def handle(number: int, frame: Any) -> None:
+        if stop.asked.is_set():
+            stop.at_once.set()
+            return
+        stop.asked.set()
+        raise StudyStopped(number)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def run_locally(runs: Sequence[Run], jobs: int, display: Display, keep_open: Sequence[int] = ()) -> list[Outcome]:
+    """Execute the runs, `jobs` at a time; a failed one does not stop the others."""
+    stop = Stop()
+    outcomes: list[Outcome] = []
+
+    def start(run: Run) -> Outcome:
+        if stop.asked.is_set():
+            return Outcome(run, "stopped")
+        display.started(run)
+        return execute(run, stop, keep_open)
+
+    with stoppable(stop):
+        pool = ThreadPoolExecutor(max_workers=jobs)
+        try:
+            pending: set[Future[Outcome]] = {pool.submit(start, run) for run in in_order(runs)}
+            while pending:
+                done, pending = wait(pending, SHOW_SECONDS, FIRST_COMPLETED)
+                for future in done:
+                    outcome = future.result()
+                    outcomes.append(outcome)
+                    display.ended(outcome.run, outcome.status, outcome.message)
+                display.refresh()
+        finally:
+            display.close()
+            stop.asked.set()
+            pool.shutdown(wait=True, cancel_futures=True)
+    return outcomes
+
+
+def in_order(runs: Sequence[Run]) -> list[Run]:
+    """What was begun first, then a seed of every cell before the next seed, so that a partial table says the most."""
+    seeds = list(dict.fromkeys(run.seed for run in runs))
+    return sorted(runs, key=lambda run: (run.state() == "new", seeds.index(run.seed)))

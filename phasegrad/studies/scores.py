@@ -1,0 +1,124 @@
+"""From finished runs to scores, raw and on the common scale where 0 and 1 mean the same in every environment."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from phasegrad.config import Config
+from phasegrad.runs.files import write_atomically
+from phasegrad.studies.definition import Environment, Study
+from phasegrad.studies.grid import Run, read_json
+from phasegrad.studies.random_policy import random_return
+
+RANDOM = "random.json"
+
+# Scores that count as 0 and 1, from the Procgen authors' released code: (hard, easy).
+PROCGEN = {
+    "coinrun": ((5, 10), (5, 10)), "starpilot": ((1.5, 35), (2.5, 64)), "caveflyer": ((2, 13.4), (3.5, 12)),
+    "dodgeball": ((1.5, 19), (1.5, 19)), "fruitbot": ((-0.5, 27.2), (-1.5, 32.4)), "chaser": ((0.5, 14.2), (0.5, 13)),
+    "miner": ((1.5, 20), (1.5, 13)), "jumper": ((1, 10), (1, 10)), "leaper": ((1.5, 10), (1.5, 10)),
+    "maze": ((4, 10), (5, 10)), "bigfish": ((0, 40), (1, 40)), "heist": ((2, 10), (3.5, 10)),
+    "climber": ((1, 12.6), (2, 12.6)), "plunder": ((3, 30), (4.5, 30)), "ninja": ((2, 10), (3.5, 10)),
+    "bossfight": ((0.5, 13), (0.5, 13)),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Scored:
+    """A run with what it scored; None where there is no score."""
+
+    run: Run
+    status: str
+    measure: str
+    score: float | None
+    normalised: float | None
+    seconds: float | None
+
+
+def raw_score(study: Study, run: Run, measure: str) -> float | None:
+    """The score of a finished run by one measure."""
+    if study.score == "levels":
+        value = run.levels().get(measure, {}).get("return_mean")
+    elif study.score == "eval":
+        value = (run.result().get("eval") or {}).get("return_mean")
+    else:
+        value = run.result().get("return_mean")
+    return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else None
+
+
+def score_runs(study: Study, runs: Sequence[Run], failed: Mapping[Path, str], root: Path) -> list[Scored]:
+    """Every run by every measure; those that are not done have no score."""
+    states = {run.folder: "failed" if run.folder in failed else run.state() for run in runs}
+    found: dict[tuple[Path, str], float | None] = {
+        (run.folder, measure): raw_score(study, run, measure) if states[run.folder] == "finished" else None
+        for run in runs
+        for measure in study.measures
+    }
+    scales = _scales(study, runs, found, root)
+    scored = []
+    for run in runs:
+        seconds = run.result().get("seconds") if states[run.folder] == "finished" else None
+        for measure in study.measures:
+            score, scale = found[run.folder, measure], scales.get(_scale_key(run))
+            normalised = None if score is None or scale is None else (score - scale[0]) / (scale[1] - scale[0])
+            scored.append(Scored(run, states[run.folder], measure, score, normalised, seconds))
+    return scored
+
+
+def _scale_key(run: Run) -> tuple[str, str]:
+    """Scales differ by environment and, for Procgen, by the levels' difficulty."""
+    return run.environment.name, str(run.config.env_options.get("distribution", "easy"))
+
+
+def _scales(
+    study: Study, runs: Sequence[Run], found: Mapping[tuple[Path, str], float | None], root: Path
+) -> dict[tuple[str, str], tuple[float, float]]:
+    """The scores that count as 0 and 1, where they are known."""
+    scales: dict[tuple[str, str], tuple[float, float]] = {}
+    if study.normalise == "none":
+        return scales
+    for run in runs:
+        key = _scale_key(run)
+        if key in scales:
+            continue
+        if study.normalise == "constants":
+            constants = environment_constants(run.environment, run.config)
+            if constants is not None:
+                scales[key] = constants
+            continue
+        same = [found[other.folder, m] for other in runs if _scale_key(other) == key for m in study.measures]
+        reached = [score for score in same if score is not None]
+        if reached:
+            low, high = random_score(run, root), max(reached)
+            if high > low:  # otherwise nothing beat random actions, and there is no scale
+                scales[key] = (low, high)
+    return scales
+
+
+def environment_constants(environment: Environment, config: Config) -> tuple[float, float] | None:
+    """The study's constants, or the built-in ones of Procgen."""
+    if environment.low is not None and environment.high is not None:
+        return environment.low, environment.high
+    game = environment.env.lower().removeprefix("procgen/")
+    distribution = config.env_options.get("distribution", "easy")
+    if game in PROCGEN and environment.env.lower().startswith("procgen/") and distribution in ("hard", "easy"):
+        low, high = PROCGEN[game][("hard", "easy").index(distribution)]
+        return float(low), float(high)
+    return None
+
+
+def random_score(run: Run, root: Path) -> float:
+    """What random actions score: the study's constant, or measured once and kept in the study's folder."""
+    if run.environment.random is not None:
+        return run.environment.random
+    known: dict[str, Any] = read_json(root / RANDOM)
+    value = known.get(run.environment.name)
+    if not isinstance(value, (int, float)):
+        value = random_return(run.environment.env, run.config.env_options, run.config.backend)
+        write_atomically(root / RANDOM, (json.dumps({**known, run.environment.name: value}, indent=1) + "\n").encode())
+    return float(value)

@@ -1,0 +1,85 @@
+"""Means, interquartile means and bootstrap intervals of scores: pure functions of numbers.
+
+Scores come as strata, one an environment: a sequence of the scores of its seeds. The bootstrap resamples seeds within
+each stratum and never across, since environments are chosen and seeds are drawn (Agarwal et al. 2021).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import stats
+
+RESAMPLES = 10_000
+CONFIDENCE = 0.95
+Strata = Sequence[Sequence[float]]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A statistic and its interval; no interval where no stratum has two scores."""
+
+    value: float
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What the scores of one variant come to."""
+
+    count: int
+    mean: Estimate
+    iqm: Estimate
+
+
+def mean(scores: np.ndarray) -> np.ndarray:
+    """Mean along the last axis."""
+    return np.mean(scores, axis=-1)
+
+
+def interquartile_mean(scores: np.ndarray) -> np.ndarray:
+    """Mean of the middle half along the last axis: of n scores the int(n / 4) lowest and highest are left out."""
+    return np.asarray(stats.trim_mean(scores, 0.25, axis=-1))
+
+
+def summarise(strata: Strata, resamples: int = RESAMPLES) -> Summary:
+    """Mean and interquartile mean over all strata, with their 95 % intervals."""
+    return Summary(
+        sum(len(stratum) for stratum in strata),
+        estimate(strata, mean, resamples),
+        estimate(strata, interquartile_mean, resamples),
+    )
+
+
+def estimate(strata: Strata, statistic: Callable[[np.ndarray], np.ndarray], resamples: int = RESAMPLES) -> Estimate:
+    """The statistic of the pooled scores, with the percentile interval of the stratified bootstrap."""
+    samples = [np.asarray(stratum, dtype=np.float64) for stratum in strata if len(stratum)]
+    if not samples:
+        raise ValueError("no scores")
+    value = float(statistic(np.concatenate(samples)))
+    drawn = [sample for sample in samples if len(sample) > 1]
+    if not drawn:
+        return Estimate(value, None, None)
+    fixed = [sample for sample in samples if len(sample) == 1]  # one seed: nothing to resample
+    if all(np.ptp(sample) == 0 for sample in drawn):
+        return Estimate(value, value, value)
+
+    def pooled(*resampled: np.ndarray, axis: int = -1) -> np.ndarray:
+        shape = np.broadcast_shapes(*(part.shape[:-1] for part in resampled))
+        constant = [np.broadcast_to(sample, (*shape, 1)) for sample in fixed]
+        return statistic(np.concatenate([*resampled, *constant], axis=-1))
+
+    found = stats.bootstrap(
+        drawn,
+        pooled,
+        n_resamples=resamples,
+        confidence_level=CONFIDENCE,
+        method="percentile",
+        vectorized=True,
+        rng=np.random.default_rng(0),  # the same scores give the same table
+    )
+    low, high = found.confidence_interval
+    return Estimate(value, float(low), float(high))

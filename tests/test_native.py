@@ -1,0 +1,243 @@
+"""Compiled code against torch: every operation it knows, every loss of the library, whole runs."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from identity_envs import IdentityEnv
+from torch import Tensor
+
+import phasegrad as pg
+from phasegrad import native
+from phasegrad.errors import PhasegradWarning
+from phasegrad.native import Program, Unsupported, build
+from phasegrad.native.emit import POINTWISE, SPECIAL
+
+needs_compiler = pytest.mark.skipif(native.compiler() is None, reason="there is no C compiler on this machine")
+SIZES = {"preset": "none", "num_envs": 4, "num_steps": 16, "num_minibatches": 4, "hidden_sizes": (9, 7), "seed": 3}
+
+
+def close(found: Tensor, wanted: Tensor, tolerance: float = 2e-6) -> None:
+    assert found.dtype == wanted.dtype
+    torch.testing.assert_close(found, wanted, rtol=tolerance, atol=tolerance)
+
+
+def every_operation(x: Tensor, y: Tensor, bits: Tensor, choice: Tensor, weight: Tensor, bias: Tensor) -> list[Tensor]:
+    """Each operation at least once; x, y [6, 5], bits [6, 5] bool, choice [6, 1] int64, weight [9, 5], bias [9]."""
+    row, positive = y[0], y.abs() + 0.1
+    mean, spread = x.chunk(2, 0)
+    left, middle, right = x.split([2, 1, 2], -1)
+    return [
+        x * y, x / positive, -x, x.abs(), x.exp(), positive.log(), x.tanh(), x.sigmoid(), F.softplus(x), positive.sqrt(),
+        positive.reciprocal(), x.relu(), bits.to(torch.float32), x > y, x < row, x >= 0.3, x <= y, choice == 2,
+        bits & (x > 0), ~bits, torch.where(bits, x, y), x.masked_fill(bits, -1e8), torch.maximum(x, y),
+        torch.minimum(x, row), x.clamp(-0.5, 0.5), x.clamp(max=0.2), x.clamp(min=-0.2), x + 2 * y, x - row, 1 - x,
+        x.square(), positive**-1, x.add(y, alpha=3), x @ weight.t(), F.linear(x, weight, bias), x.t() @ y,
+        x.sum(), x.sum(0), x.sum(-1), x.sum(-1, keepdim=True), x.mean(), x.mean(0), x.var(), x.std(), (x > 0).sum(-1),
+        torch.cat([x, y[:, :2]], -1), torch.cat([mean, spread, mean], 0), torch.stack([x, y]), torch.stack([x, y], -1),
+        x.log_softmax(-1), x.softmax(-1), x.cumsum(-1), x.log_softmax(-1).gather(-1, choice),
+        F.binary_cross_entropy_with_logits(x, y.sigmoid(), reduction="none"), F.logsigmoid(40 * x), left, right * middle,
+        x.t(), x[1:4], x[:, 1::2], x.unsqueeze(1).expand(6, 3, 5), x.reshape(-1), x.unbind(-1)[2], x[2],
+        x.permute(1, 0).contiguous(), torch.zeros_like(x).scatter_add(-1, choice, y[:, :1]),
+    ]  # fmt: skip
+
+
+def inputs(seed: int = 0) -> list[Tensor]:
+    draw = torch.Generator().manual_seed(seed)
+    x, y = torch.randn(6, 5, generator=draw), torch.randn(6, 5, generator=draw)
+    bits = torch.rand(6, 5, generator=draw) < 0.5
+    choice = torch.randint(5, (6, 1), generator=draw)
+    return [x, y, bits, choice, torch.randn(9, 5, generator=draw), torch.randn(9, generator=draw)]
+
+
+@needs_compiler
+def test_every_operation_computes_what_torch_does() -> None:
+    program = Program(every_operation, inputs())
+    for seed in range(3):
+        given = inputs(seed)
+        for place, (found, wanted) in enumerate(zip(program(*given), every_operation(*given), strict=True)):
+            assert found.shape == wanted.shape, place
+            close(found, wanted.contiguous())
+
+
+@needs_compiler
+def test_exponentials_are_right_over_their_whole_range() -> None:
+    numbers = torch.cat([torch.linspace(-100, 100, 20_001), torch.tensor([0.0, -1e8, 1e-12, torch.inf, -torch.inf])])
+    found = Program(lambda x: [x.exp(), x.tanh(), x.sigmoid(), F.logsigmoid(x), F.softplus(x)], [numbers])(numbers)
+    exact = numbers.double()
+    wanted = [exact.exp(), exact.tanh(), exact.sigmoid(), F.logsigmoid(exact), F.softplus(exact)]
+    within = numbers < 88.0  # beyond it e^x may already be infinite
+    torch.testing.assert_close(found[0][within].double(), wanted[0][within], rtol=3e-7, atol=1e-37)
+    assert torch.isinf(found[0][numbers > 89]).all()
+    for mine, theirs in zip(found[1:], wanted[1:], strict=True):
+        torch.testing.assert_close(mine.double(), theirs, rtol=1e-6, atol=2e-7)
+
+
+@needs_compiler
+def test_not_a_number_stays_one() -> None:
+    bad = torch.tensor([torch.nan, 1.0])
+    for result in Program(lambda x: [x.exp(), x.tanh(), x.clamp(-1, 1), x.relu(), x.sum()], [bad])(bad):
+        assert torch.isnan(result.flatten()[0])
+
+
+@needs_compiler
+@pytest.mark.parametrize("rows", [1, 2, 5, 13])
+def test_products_of_every_remainder(rows: int) -> None:
+    draw = torch.Generator().manual_seed(rows)
+    shapes = [(1, 1), (3, 8), (7, 9), (17, 16), (4, 31)]
+    a = [torch.randn(rows, inner, generator=draw) for inner, _ in shapes]
+    b = [torch.randn(inner, columns, generator=draw) for inner, columns in shapes]
+
+    def products(*both: Tensor) -> list[Tensor]:
+        left, right = both[: len(shapes)], both[len(shapes) :]
+        plain = [x @ y for x, y in zip(left, right, strict=True)]
+        return plain + [x.t() @ p for x, p in zip(left, plain, strict=True)]
+
+    for found, wanted in zip(Program(products, a + b)(*a, *b), products(*a, *b), strict=True):
+        close(found, wanted, 1e-5)
+
+
+def test_an_unknown_operation_is_refused_before_anything_is_compiled() -> None:
+    with pytest.raises(Unsupported, match="erfinv"):
+        Program(lambda x: [x.erfinv()], [torch.zeros(3)])
+    with pytest.raises(Unsupported, match="float64"):
+        Program(lambda x: [x @ x], [torch.zeros(3, 3, dtype=torch.float64)])
+
+
+def test_the_table_of_operations_is_covered_by_the_test_above() -> None:
+    """A new entry must come with its line in `every_operation`; gradients stand in the agents' test."""
+    backward = {name for name in [*POINTWISE, *SPECIAL] if "backward" in name}
+    assert backward == {
+        "tanh_backward", "sigmoid_backward", "threshold_backward", "softplus_backward", "log_sigmoid_backward",
+        "_log_softmax_backward_data",
+    }  # fmt: skip
+
+
+SPACES = {
+    "discrete": gym.spaces.Discrete(3),
+    "multi-discrete": gym.spaces.MultiDiscrete([2, 3]),
+    "binary": gym.spaces.MultiBinary(3),
+    "box": gym.spaces.Box(-1, 1, (2,), np.float32),
+}
+CASES: list[tuple[str, str, dict[str, Any]]] = [
+    ("ppo", space, options)
+    for space in SPACES
+    for options in (
+        {"entropy_coef": 0.01, "value_clip": 0.2},
+        {"objective": "kl", "arch": "shared", "activation": "relu"},
+    )
+] + [
+    ("ppo", "box", {"std": "state_dependent", "objective": "cpi", "normalize_observation": True}),
+    ("ppo", "box", {"std": "fixed", "mean_tanh": True, "objective": "pg", "normalize_advantage": "none"}),
+    ("ppg", "discrete", {"arch": "dual", "n_pi": 2, "aux_minibatches": 3, "e_v": 2}),
+    ("ppg", "box", {"arch": "detach", "n_pi": 2, "aux_minibatches": 3}),
+    ("ppg", "binary", {"arch": "dual", "n_pi": 2, "aux_minibatches": 3, "aux_target": "value_network"}),
+]
+
+
+@needs_compiler
+@pytest.mark.parametrize(("algorithm", "space", "options"), CASES)
+def test_compiled_and_plain_runs_agree(algorithm: str, space: str, options: dict[str, Any]) -> None:
+    """Ten iterations on the same data in the same order end with the same parameters."""
+    agents = {}
+    for how in ("on", "off"):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", PhasegradWarning)  # a fall-back would compare the plain path with itself
+            kind = {"ppo": pg.PPO, "ppg": pg.PPG}[algorithm]
+            agent = kind(lambda: IdentityEnv(SPACES[space]), compile=how, **SIZES, **options)
+            agents[how] = agent.learn(640)
+    fast, plain = agents["on"].flat.data, agents["off"].flat.data
+    assert float((fast - plain).norm() / plain.norm()) < 1e-5
+    assert agents["on"].progress.recent_returns == pytest.approx(agents["off"].progress.recent_returns)
+
+
+@needs_compiler
+def test_masks_and_dict_observations_are_compiled_too() -> None:
+    class Masked(gym.Env):
+        observation_space = gym.spaces.Dict(
+            a=gym.spaces.Box(-1, 1, (3,), np.float32), b=gym.spaces.Discrete(4), c=gym.spaces.MultiBinary(2)
+        )
+        action_space = gym.spaces.Discrete(3)
+
+        def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+            super().reset(seed=seed)
+            self.observation_space.seed(seed)
+            self.steps = 0
+            return self.observation_space.sample(), {"action_mask": np.array([True, False, True])}
+
+        def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+            assert action != 1
+            self.steps += 1
+            done = self.steps % 10 == 0
+            return (
+                self.observation_space.sample(),
+                float(action),
+                done,
+                False,
+                {"action_mask": np.array([True, False, True])},
+            )
+
+    ends = []
+    for how in ("on", "off"):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", PhasegradWarning)
+            ends.append(pg.PPO(Masked, compile=how, **SIZES).learn(320).flat.data)
+    assert float((ends[0] - ends[1]).norm() / ends[1].norm()) < 1e-5
+
+
+@needs_compiler
+def test_the_same_run_twice_gives_the_same_bits() -> None:
+    first, second = (pg.PPO("CartPole-v1", compile="on", **SIZES).learn(640).flat.data for _ in range(2))
+    assert torch.equal(first, second)
+
+
+@needs_compiler
+def test_a_network_that_is_not_known_still_trains() -> None:
+    class Odd(torch.nn.Module):
+        features = 4
+
+        def __init__(self, space: gym.Space) -> None:
+            super().__init__()
+            self.linear = torch.nn.Linear(4, 4)
+
+        def forward(self, observation: Tensor) -> Tensor:
+            return torch.erf(self.linear(observation))
+
+    with pytest.warns(PhasegradWarning, match="without compiled code: the operation erf"):
+        agent = pg.PPO("CartPole-v1", encoder=Odd, compile="on", **SIZES).learn(128)
+    assert agent.progress.step == 128
+
+
+def test_the_setting_is_made_definite(monkeypatch: pytest.MonkeyPatch) -> None:
+    def settled(**fields: Any) -> str:
+        agent = pg.PPO("CartPole-v1", **{**SIZES, **fields})
+        agent.settle_computation()
+        return agent.config.compile
+
+    assert settled(total_steps=1_000) == "off"
+    assert settled(total_steps=10**6) == ("on" if native.compiler() else "replay")
+    assert settled(total_steps=1_000, compile="replay") == "replay"
+    monkeypatch.setattr(native, "compiler", lambda: None)
+    assert settled(total_steps=10**6) == "replay"
+    with pytest.warns(PhasegradWarning, match="no C compiler"):
+        assert settled(compile="on") == "replay"
+
+
+@needs_compiler
+def test_binaries_are_cached_and_a_strangers_is_not_loaded(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PHASEGRAD_CACHE", str(tmp_path))
+    source = "int answer(void) { return 42; }\n"
+    assert build.library(source).answer() == 42
+    (binary,) = build.cache_folder().glob("*.so")
+    written = binary.stat().st_mtime_ns
+    assert build.library(source).answer() == 42
+    assert binary.stat().st_mtime_ns == written
+    binary.chmod(0o777)  # anybody could have changed it: built again
+    build.library(source)
+    assert binary.stat().st_mode & 0o022 == 0

@@ -1,0 +1,566 @@
+"""Studies: statistics against brute force, files from strangers, grids, and a real study stopped and continued."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import itertools
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from phasegrad.algorithms import ALGORITHMS
+from phasegrad.cli import main, parse
+from phasegrad.config import documented_fields
+from phasegrad.errors import ConfigError, RunError
+from phasegrad.presets import resolve_config
+from phasegrad.studies import runner, scores
+from phasegrad.studies.definition import builtin_names, folder_name, load_study, parse_study
+from phasegrad.studies.grid import LEVELS, Run, build_grid, parse_overrides, parse_seeds, select
+from phasegrad.studies.progress import Display, latest
+from phasegrad.studies.statistics import estimate, interquartile_mean, mean, summarise
+from phasegrad.studies.table import as_markdown, build_table
+
+TINY = """
+title = "Tiny"
+steps = 4_001
+seeds = [1, 2]
+score = "eval"
+eval_episodes = 3
+environments = [{ env = "CartPole-v1", low = 0, high = 500, aim = 1 }]
+[fields]
+num_envs = 2
+num_steps = 16
+num_minibatches = 2
+epochs = 2
+[variants.clip]
+published = 0.5
+[variants.broken]
+env_options = { nonsense = 1 }
+"""
+MINIMAL = 'environments = ["CartPole-v1"]\n'
+
+
+# Statistics
+
+
+@settings(deadline=None)
+@given(st.lists(st.floats(-1e3, 1e3), min_size=1, max_size=40))
+def test_the_interquartile_mean_drops_a_quarter_at_each_end(values: list[float]) -> None:
+    cut = len(values) // 4
+    middle = sorted(values)[cut : len(values) - cut]
+    assert interquartile_mean(np.array(values)) == pytest.approx(sum(middle) / len(middle), abs=1e-9)
+
+
+def test_the_interval_of_two_small_strata_is_that_of_all_their_resamples() -> None:
+    strata = [(0.0, 1.0), (10.0, 12.0)]
+    every = [
+        np.mean([*first, *second])
+        for first in itertools.product(strata[0], repeat=2)
+        for second in itertools.product(strata[1], repeat=2)
+    ]
+    found = estimate(strata, mean)
+    assert found.value == 5.75
+    # The least and the greatest of the 16 resamples each have probability 1/16, which is more than 2.5 %.
+    assert (found.low, found.high) == (min(every), max(every)) == (5.0, 6.5)
+
+
+def test_the_bootstrap_is_stratified_and_agrees_with_a_loop() -> None:
+    rng = np.random.default_rng(3)
+    strata = [rng.normal(0, 1, 5), rng.normal(100, 1, 8), rng.normal(-50, 4, 6)]
+    for statistic in (mean, interquartile_mean):
+        loop = [
+            float(statistic(np.concatenate([rng.choice(stratum, len(stratum)) for stratum in strata])))
+            for _ in range(3000)
+        ]
+        found = estimate([list(stratum) for stratum in strata], statistic)
+        low, high = np.quantile(loop, [0.025, 0.975])
+        spread = high - low
+        assert found.low == pytest.approx(low, abs=0.1 * spread)
+        assert found.high == pytest.approx(high, abs=0.1 * spread)
+    pooled = np.concatenate(strata)
+    unstratified = [np.mean(rng.choice(pooled, len(pooled))) for _ in range(2000)]
+    assert np.ptp(np.quantile(unstratified, [0.025, 0.975])) > 5 * (
+        estimate(strata, mean).high - estimate(strata, mean).low
+    )
+
+
+def test_a_stratum_of_one_seed_is_held_fixed() -> None:
+    assert estimate([[3.0]], mean).low is None
+    found = estimate([[100.0], [0.0, 1.0]], mean)
+    assert (found.low, found.high) == (pytest.approx(100 / 3), pytest.approx(102 / 3))
+    assert estimate([[2.0, 2.0], [2.0]], mean).low == 2.0
+
+
+def test_the_interval_covers_the_truth_about_as_often_as_it_says() -> None:
+    rng = np.random.default_rng(0)
+    hits = 0
+    for _ in range(150):
+        found = estimate([rng.normal(1, 1, 12), rng.normal(3, 2, 12)], mean, resamples=400)
+        hits += found.low <= 2.0 <= found.high
+    assert 0.85 <= hits / 150 <= 0.99
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    st.lists(st.lists(st.integers(-50, 50), min_size=2, max_size=6), min_size=1, max_size=3),
+    st.sampled_from([0.5, 2.0]),
+    st.integers(-8, 8),
+)
+def test_intervals_move_with_the_scores(strata: list[list[int]], scale: float, shift: int) -> None:
+    plain = summarise([[float(x) for x in stratum] for stratum in strata], resamples=200)
+    moved = summarise([[scale * x + shift for x in stratum] for stratum in strata], resamples=200)
+    for before, after in ((plain.mean, moved.mean), (plain.iqm, moved.iqm)):
+        for name in ("value", "low", "high"):
+            assert getattr(after, name) == pytest.approx(scale * getattr(before, name) + shift, abs=1e-9)
+    everything = [x for stratum in strata for x in stratum]
+    assert min(everything) <= plain.mean.low <= plain.mean.high <= max(everything)
+
+
+# Files
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("environmets = ['CartPole-v1']", "Did you mean environments?"),
+        ("steps = 10", "environments is missing"),
+        ("environments = 'CartPole-v1'", "environments must be a list"),
+        ("environments = [3]", "environments must hold ids or tables"),
+        ("environments = [{ name = 'a' }]", "has no env"),
+        (MINIMAL + "steps = 'many'", "steps must be a whole number"),
+        (MINIMAL + "steps = 1.5", "steps must be a whole number"),
+        (MINIMAL + "steps = 0", "steps must be at least 1"),
+        (MINIMAL + "steps = true", "steps must be a whole number"),
+        (MINIMAL + "seeds = 3", "seeds must be a list"),
+        (MINIMAL + "seeds = []", "at least one seed"),
+        (MINIMAL + "seeds = [1, 1]", "names 1 twice"),
+        (MINIMAL + "seeds = [-1]", "seeds must be at least 0"),
+        (MINIMAL + "seeds = [99999999999]", "seeds must be at most"),
+        (MINIMAL + "score = 'evals'", "Did you mean eval"),
+        (MINIMAL + "algorithm = 'pppo'", "Did you mean ppo"),
+        (MINIMAL + "normalise = 'random'", "Did you mean random-best?"),
+        (MINIMAL + "title = 3", "title must be text, not 3"),
+        (MINIMAL + "[variants]\na = 3", "variant a must be a table"),
+        (MINIMAL + "[variants.a]\nclip_rang = 0.1", "Did you mean clip_range"),
+        (MINIMAL + "[variants.a]\nseed = 4", "use seeds"),
+        (MINIMAL + "[variants.a]\ntorch_threads = 4", "each run has one thread"),
+        (MINIMAL + "[variants.a]\npublished = 'much'", "published of variant a must be a finite number"),
+        (MINIMAL + "[variants.a]\npublished = { tset = 1 }", "unknown key 'tset'"),
+        (MINIMAL + "[variants.a]\nenv_options = 3", "env_options in variant a must be a table"),
+        (MINIMAL + "[variants.a]\nenv_options = { x = [1] }", "must be a number, true, false or text"),
+        (MINIMAL + "[fields]\nn_pi = 3", "unknown setting 'n_pi' in fields"),
+        ("environments = [{ env = 'CartPole-v1', low = 1 }]", "low and high"),
+        ("environments = [{ env = 'CartPole-v1', low = 1, high = 1 }]", "low and high"),
+        ("environments = [{ env = 'CartPole-v1', aim = nan }]", "aim of environment CartPole-v1 must be a finite"),
+        ("environments = [{ env = 'CartPole-v1', gama = 1 }]", "Did you mean gamma"),
+        ("environments = ['A/b', 'A-b']", "need names that differ"),
+        (MINIMAL + "[variants.'a b']\n[variants.'a/b']", "need names that differ"),
+        (MINIMAL + "[variants.'...']", "no letter or digit"),
+        (MINIMAL + '[variants."\\u001b[2J"]', "printable characters"),
+        ("environments = ['os:system-v0']", "would import the module 'os'"),
+        (MINIMAL + "[fields]\nenv_options = { xml_file = '/etc/passwd' }", "may be a path"),
+        ("x = " + "[" * 5000, "not valid TOML"),
+        ("a = ", "not valid TOML"),
+    ],
+)
+def test_a_wrong_file_gets_one_sentence(text: str, sentence: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_study(text, "x", where="Study file x.toml")
+    message = str(caught.value)
+    assert sentence in message
+    assert message.startswith("Study file x.toml")
+    assert "\n" not in message
+    assert message.endswith((".", "?"))
+
+
+def test_a_trusted_file_may_import_and_a_binary_one_is_refused(tmp_path: Path) -> None:
+    text = "environments = ['my_module:Own-v0']"
+    assert parse_study(text, "x", allow_import=True).environments[0].env == "my_module:Own-v0"
+    (tmp_path / "bad.toml").write_bytes(b"\xff\xfe\x00")
+    for name, sentence in (("bad.toml", "not text"), ("absent.toml", "cannot be read"), ("ppg-ks", "ppg-kl")):
+        with pytest.raises(ConfigError, match=sentence):
+            load_study(str(tmp_path / name) if name.endswith("toml") else name)
+
+
+@settings(deadline=None)
+@given(st.text(max_size=100))
+def test_a_folder_name_never_climbs(name: str) -> None:
+    folder = folder_name(name)
+    assert "/" not in folder
+    assert "\\" not in folder
+    assert not folder.startswith((".", "-"))
+    root = Path("/root/study")
+    if folder:
+        assert Path(os.path.normpath(root / folder)).parent == root
+
+
+def test_hostile_names_stay_in_the_study_folder(tmp_path: Path) -> None:
+    text = MINIMAL + "[variants.'../../../etc/x']\n[variants.'/abs']\n[variants.'--overwrite']"
+    runs = build_grid(parse_study(text, "x"), tmp_path, {})
+    for run in runs:
+        assert Path(os.path.normpath(run.folder)) == run.folder
+        assert run.folder.is_relative_to(tmp_path / "runs")
+        assert run.log.is_relative_to(tmp_path / "logs")
+
+
+# Grids
+
+
+@pytest.mark.parametrize("name", builtin_names())
+def test_every_builtin_study_resolves_and_its_commands_say_the_same(name: str, tmp_path: Path) -> None:
+    study = load_study(name)
+    runs = build_grid(study, tmp_path, {})
+    assert len(runs) == len(study.environments) * len(study.variants) * len(study.seeds)
+    assert study.about
+    assert not any(tmp_path.iterdir())
+    resolved = {json.dumps({**run.config.to_json(), "algorithm": run.variant.algorithm}) for run in runs}
+    assert len(resolved) == len(runs), "two runs have the same settings"
+    for run in runs[: len(study.variants) * len(study.seeds) : len(study.seeds)]:
+        options = parse(run.train_command()[4:])
+        config_class = ALGORITHMS[options.algorithm].config_class
+        fields = {key: value for key, value in vars(options).items() if key in documented_fields(config_class)}
+        assert resolve_config(config_class, {**fields, "env_options": options.env_options}) == run.config
+        assert Path(options.run_dir) == run.folder
+        assert run.config.total_steps % run.config.num_envs == 0
+
+
+def test_the_objectives_are_those_of_the_table(tmp_path: Path) -> None:
+    study = load_study("ppo-objectives")
+    kinds = {
+        run.variant.name: (run.config.objective, run.config.clip_range, run.config.kl_target, run.config.kl_beta)  # type: ignore[attr-defined]
+        for run in build_grid(study, tmp_path, {})
+    }
+    assert len(kinds) == 11
+    assert kinds["none"][0] == "cpi"
+    assert kinds["clip-0.3"][:2] == ("clip", 0.3)
+    assert kinds["adaptive-0.03"][0::2] == ("kl", 0.03)
+    assert kinds["fixed-10"] == ("kl", kinds["none"][1], 0.0, 10.0)
+    published = [variant.published["return"] for variant in study.variants]
+    assert published == [-0.39, 0.76, 0.82, 0.70, 0.68, 0.74, 0.71, 0.62, 0.71, 0.72, 0.69]
+
+
+def test_selection_and_overrides(tmp_path: Path) -> None:
+    study = select(load_study("ppg-vs-ppo"), environments="coinrun,procgen/maze", seeds="2", steps="1000")
+    runs = build_grid(study, tmp_path, parse_overrides(["preset=procgen", "n-pi=4", "env.num_levels=7"]))
+    assert {run.environment.env for run in runs} == {"procgen/coinrun", "procgen/maze"}
+    assert {run.config.total_steps for run in runs} == {1024}  # rounded up to whole steps of 64 environments
+    assert {run.config.env_options["num_levels"] for run in runs} == {7}
+    assert {getattr(run.config, "n_pi", None) for run in runs} == {4, None}
+    assert scores.environment_constants(runs[0].environment, runs[0].config) == (5, 10)
+    other = select(study, environments="CartPole-v1").environments[0]
+    assert (other.env, other.low) == ("CartPole-v1", None)
+    for wrong, sentence in (
+        ({"environments": "coinrum"}, r"Did you mean coinrun\?"),
+        ({"variants": "pgg"}, "Did you mean ppg"),
+        ({"seeds": "0"}, "at least 1"),
+        ({"steps": "x"}, "--steps must be"),
+        ({"eval_episodes": "3"}, "training episodes"),
+    ):
+        with pytest.raises(ConfigError, match=sentence):
+            select(study, **wrong)
+    for pair, sentence in (("n_pie=3", "n_pi"), ("seed=3", "--seeds"), ("junk", "FIELD=VALUE")):
+        with pytest.raises(ConfigError, match=sentence):
+            build_grid(study, tmp_path, parse_overrides([pair]))
+    with pytest.raises(ConfigError, match="variant e_pi-1 sets it"):
+        build_grid(load_study("ppg-policy-epochs"), tmp_path, {"e_pi": "3"})
+
+
+def test_seeds_are_a_count_a_list_or_a_range() -> None:
+    assert parse_seeds("3") == (1, 2, 3)
+    assert parse_seeds("7,") == (7,)
+    assert parse_seeds("1,2,9") == (1, 2, 9)
+    assert parse_seeds("4-6,1") == (4, 5, 6, 1)
+    for wrong in ("a", "3-1", ",", "1,1", "0-999999999"):
+        with pytest.raises(ConfigError):
+            parse_seeds(wrong)
+
+
+def test_bad_settings_are_found_before_anything_runs(tmp_path: Path) -> None:
+    for text, sentence in (
+        (MINIMAL + "[variants.a]\nclip_range = -1", "Variant a on CartPole-v1: clip_range must be at least 0"),
+        ("environments = ['CartPole-v9']", "Unknown environment"),
+        (MINIMAL + "score = 'levels'", "needs Procgen"),
+    ):
+        with pytest.raises(ConfigError, match=sentence):
+            build_grid(parse_study(text, "x"), tmp_path, {})
+
+
+# Scores, from run directories written by hand
+
+
+def write_run(run: Run, score: float, evaluation: float | None = None) -> None:
+    run.folder.mkdir(parents=True)
+    (run.folder / "config.json").write_text(json.dumps({"algorithm": run.variant.algorithm, **run.config.to_json()}))
+    result = {"status": "finished", "step": run.config.total_steps, "return_mean": score, "seconds": 1.0}
+    (run.folder / "result.json").write_text(json.dumps({**result, "eval": {"return_mean": evaluation}}))
+
+
+def test_random_is_zero_and_the_best_run_is_one(tmp_path: Path) -> None:
+    text = """
+    normalise = "random-best"
+    seeds = [1, 2]
+    environments = [{ env = "CartPole-v1", random = 20 }, { env = "Acrobot-v1", random = -500 }]
+    variants.a.published = 0.9
+    variants.b.published = 0.1
+    """
+    study = parse_study(text, "x")
+    runs = build_grid(study, tmp_path, {})
+    for run, score in zip(runs, [120, 220, 20, 0, -100, -200, -500, -300], strict=True):
+        write_run(run, score)
+    table = build_table(study, scores.score_runs(study, runs, {}, tmp_path))
+    by_variant = {row["variant"]: row for row in table["aggregates"]}
+    assert by_variant["a"]["mean"] == pytest.approx(np.mean([0.5, 1.0, 1.0, 0.75]))
+    assert by_variant["b"]["mean"] == pytest.approx(np.mean([0.0, -0.1, 0.0, 0.5]))
+    assert by_variant["a"]["iqm"] == pytest.approx(np.mean([0.75, 1.0]))
+    assert by_variant["a"]["published"] == 0.9
+    assert [row["mean"] for row in table["cells"]] == [170, 10, -150, -400]
+    assert "| a | 0.812 |" in as_markdown(table)
+
+
+def test_the_random_policy_is_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    study = parse_study(MINIMAL + "normalise = 'random-best'\nseeds = [1]", "x")
+    (run,) = build_grid(study, tmp_path, {})
+    measured = scores.random_score(run, tmp_path)
+    assert 15 < measured < 30  # random actions hold CartPole for about 22 steps
+    monkeypatch.setattr(scores, "random_return", lambda *_: pytest.fail("measured again"))
+    assert scores.random_score(run, tmp_path) == measured
+
+
+def test_missing_and_foreign_runs(tmp_path: Path) -> None:
+    study = parse_study(MINIMAL + "seeds = [1, 2]", "x")
+    first, second = build_grid(study, tmp_path, {})
+    write_run(first, 50.0)
+    assert (first.state(), second.state()) == ("finished", "new")
+    there = json.loads((first.folder / "config.json").read_text())
+    (first.folder / "config.json").write_text(json.dumps({**there, "arch": "dual", "device": "cuda"}))
+    assert first.state() == "finished"  # auto decided, another machine: the same run
+    table = build_table(study, scores.score_runs(study, [first, second], {}, tmp_path))
+    assert "1 of the study's runs have no score" in as_markdown(table)
+    assert [row["status"] for row in table["runs"]] == ["finished", "new"]
+    other = build_grid(parse_study(MINIMAL + "seeds = [1]\nfields.gamma = 0.5", "x"), tmp_path, {})[0]
+    with pytest.raises(RunError, match=r"holds a run with gamma 0\.98, and this study wants 0\.5"):
+        other.state()
+    second.folder.mkdir(parents=True)
+    (second.folder / ".config.json.tmp").write_text("{")
+    assert second.state() == "new"
+    (second.folder / "thesis.txt").write_text("mine")
+    with pytest.raises(RunError, match="move it away"):
+        second.state()
+    result = json.loads((first.folder / "result.json").read_text())
+    (first.folder / "result.json").write_text(json.dumps({**result, "step": 5}))
+    assert first.state() == "unfinished"
+
+
+def test_levels_are_scored_after_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "environments = ['procgen/coinrun']\nscore = 'levels'\neval_episodes = 4\nseeds = [1]"
+    study = parse_study(text, "x")
+    (run,) = build_grid(study, tmp_path, {})
+    calls: list[str] = []
+
+    def call(command: list[str], *_: Any) -> tuple[int, str]:
+        calls.append(command[4])
+        if command[4] == "train":
+            write_run(run, 6.0)
+        levels = command[command.index("--levels") + 1] if "--levels" in command else ""
+        return 0, json.dumps({"return_mean": {"train": 9.0, "test": 7.0}.get(levels), "episodes": 4})
+
+    monkeypatch.setattr(runner, "call", call)
+    assert runner.execute(run).status == "finished"
+    assert calls == ["train", "eval", "eval"]
+    table = build_table(study, scores.score_runs(study, [run], {}, tmp_path))
+    assert {row["measure"]: row["mean"] for row in table["aggregates"]} == {
+        "train": pytest.approx(0.8),
+        "test": pytest.approx(0.4),
+    }
+    (run.folder / LEVELS).unlink()
+    assert run.state() == "unscored"
+    assert runner.execute(run).status == "finished"
+    assert calls == ["train", "eval", "eval", "eval", "eval"]
+
+
+def test_a_run_that_leaves_no_result_has_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (run,) = build_grid(parse_study(MINIMAL + "seeds = [1]", "x"), tmp_path, {})
+
+    def call(command: list[str], *_: Any) -> tuple[int, str]:
+        write_run(run, 6.0)
+        (run.folder / "result.json").unlink()
+        return 0, ""
+
+    monkeypatch.setattr(runner, "call", call)
+    assert runner.execute(run).message == "it ended without a result"
+    shown = Display([run], 2)
+    assert latest(run) == (0, None)
+    (run.folder / "metrics.jsonl").write_text('{"step": 64, "return_mean": 3.5}\n{"step": 96, "retu')
+    assert latest(run) == (64, 3.5)
+    shown.started(run)
+    assert shown.headline(64).startswith("2 of 3 runs done, 1 running, ETA ")
+
+
+# A real study
+
+
+class Finished(NamedTuple):
+    file: Path
+    folder: Path
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    """The tiny study, run to its end with two jobs: one of its variants cannot make its environment."""
+    root = tmp_path_factory.mktemp("study")
+    file, folder = root / "tiny.toml", root / "out"
+    file.write_text(TINY)
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = main(["study", str(file), "--dir", str(folder), "--jobs", "2"])
+    return Finished(file, folder, code, out.getvalue(), err.getvalue())
+
+
+def test_a_failed_run_is_named_and_the_others_finish(
+    finished: Finished,
+) -> None:
+    folder = finished.folder
+    assert finished.code == 1, finished.err
+    assert "CartPole-v1 broken seed 1 failed" in finished.err
+    assert "CartPole-v1 broken seed 2 failed" in finished.err
+    assert "Traceback" not in finished.err
+    assert "nonsense" in (folder / "logs" / "CartPole-v1" / "broken" / "s1.log").read_text()
+    table = json.loads((folder / "table.json").read_text())
+    assert [row["status"] for row in table["runs"]] == ["finished"] * 2 + ["failed"] * 2
+    for row in table["runs"][:2]:
+        result = json.loads(
+            (folder / "runs" / "CartPole-v1" / row["variant"] / f"s{row['seed']}" / "result.json").read_text()
+        )
+        assert row["score"] == result["eval"]["return_mean"]
+        assert result["step"] == row["steps"] == 4_002
+        assert result["eval"]["episodes"] == 3
+    clip = next(row for row in table["cells"] if row["variant"] == "clip")
+    assert clip["mean"] == pytest.approx(np.mean([row["score"] for row in table["runs"][:2]]))
+    assert (clip["runs"], clip["aim"], clip["met"]) == (2, 1, 2)
+    rows = list(csv.DictReader((folder / "table.csv").open()))
+    assert [row["kind"] for row in rows] == ["run"] * 4 + ["cell"] * 2 + ["aggregate"] * 2
+    assert json.loads((folder / "study.json").read_text())["variants"][0]["published"] == {"return": 0.5}
+    assert "| published |" in (folder / "table.md").read_text()
+    assert "finished CartPole-v1 clip seed 2" in finished.out
+    assert "\x1b" not in finished.out
+
+
+def test_a_second_time_nothing_runs_and_the_table_is_the_same(
+    finished: Finished, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file, folder = finished.file, tmp_path / "out"
+    shutil.copytree(finished.folder, folder)
+    select_done = ["--variants", "clip"]
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("result.json")}
+    tables = []
+    for extra in ([], ["--table-only"], []):
+        assert main(["study", str(file), "--dir", str(folder), *select_done, *extra]) == 0
+        tables.append({name: (folder / f"table.{name}").read_bytes() for name in ("md", "json", "csv")})
+    assert tables[0] == tables[1] == tables[2]
+    assert before == {path: path.stat().st_mtime_ns for path in folder.rglob("result.json")}
+    capsys.readouterr()
+    assert main(["study", str(file), "--dir", str(folder), *select_done, "--steps", "64"]) == 2
+    assert "holds a run with total_steps 4002, and this study wants 64" in capsys.readouterr().err
+    assert main(["study", "control", "--dir", str(folder)]) == 2
+    assert "holds the study 'tiny'" in capsys.readouterr().err
+    with runner.exclusive(folder):
+        assert main(["study", str(file), "--dir", str(folder), *select_done]) == 2
+    assert "in use by another study" in capsys.readouterr().err
+
+
+def test_a_run_killed_before_its_result_gets_one(finished: Finished, tmp_path: Path) -> None:
+    folder = tmp_path / "s1"
+    shutil.copytree(finished.folder / "runs" / "CartPole-v1" / "clip" / "s1", folder)
+    before = json.loads((folder / "result.json").read_text())
+    (folder / "result.json").unlink()
+    assert main(["resume", str(folder), "--quiet"]) == 0
+    after = json.loads((folder / "result.json").read_text())
+    for name in ("status", "step", "return_mean", "eval", "episodes"):
+        assert after[name] == before[name]
+
+
+def test_a_stopped_study_goes_on_to_the_same_table(finished: Finished, tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    command = ["study", str(finished.file), "--dir", str(folder), "--variants", "clip", "--jobs", "1"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "phasegrad", *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    deadline = time.monotonic() + 120
+    while not any(path.stat().st_size for path in folder.rglob("metrics.jsonl")):
+        assert time.monotonic() < deadline
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.send_signal(signal.SIGTERM)
+    _, stderr = process.communicate(timeout=120)
+    assert process.returncode == 143, stderr
+    assert "the same command continues" in stderr
+    with runner.exclusive(folder):  # the runs hold the folder too, so none of them is left
+        pass
+    results = list(folder.rglob("result.json"))
+    assert len(results) < 2, "the study was over before it could be stopped"
+    assert main(command) == 0
+    wanted = json.loads((finished.folder / "table.json").read_text())["runs"][:2]
+    found = json.loads((folder / "table.json").read_text())["runs"]
+    for row in (*wanted, *found):
+        row.pop("seconds")
+    assert found == wanted
+
+
+def test_the_command_lists_checks_and_only_looks_when_dry(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["study"]) == 0
+    listed = capsys.readouterr().out
+    assert all(name in listed for name in builtin_names())
+    assert main(["study", "control", "--dry-run", "--steps", "5e3", "--seeds", "7,"]) == 0
+    printed = capsys.readouterr().out
+    assert "Reacher-v5 ppg seed 7, 5,000 steps: phasegrad train ppg" in printed
+    assert "6 runs, 30,000 steps" in printed
+    assert not any(tmp_path.iterdir())
+    for arguments, sentence in (
+        (["contrl"], "Did you mean control?"),
+        (["control", "--jobs", "0"], "--jobs must be at least 1"),
+        (["control", "--table-only"], "does not exist"),
+        (["control", "--step", "3"], "Did you mean --steps"),
+    ):
+        assert main(["study", *arguments]) == 2
+        error = capsys.readouterr().err
+        assert sentence in error
+        assert error.count("\n") == 1
+
+
+def test_what_the_page_on_studies_says_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = (Path(__file__).parents[1] / "docs" / "studies.md").read_text()
+    monkeypatch.chdir(tmp_path)
+    (example,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    Path("my-study.toml").write_text(example)
+    commands = re.findall(r"^phasegrad study \S.*$", page, re.MULTILINE)
+    assert len(commands) == 4
+    for command in commands:
+        assert main([*shlex.split(command.split("   ")[0])[1:], "--dry-run"]) == 0, command
+        capsys.readouterr()
+    assert all(f"| `{name}` |" in page for name in builtin_names())
+    runs = build_grid(load_study("my-study.toml"), tmp_path, {})
+    assert {run.config.total_steps for run in runs if run.environment.env == "Acrobot-v1"} == {300_000}
+    assert {run.config.gae_lambda for run in runs} == {0.9}

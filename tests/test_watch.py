@@ -1,0 +1,196 @@
+"""Runs shown in the terminal: `phasegrad watch` from the files, and the display of a training."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from phasegrad.cli import main
+from phasegrad.runs import watch as watching
+from phasegrad.runs.console import RunView, draw, duration, number, plain_line, sparkline
+from phasegrad.runs.reading import MetricsReader
+from phasegrad.runs.watch import Watched, auxiliary_interval
+from tests.written_runs import rows_of, write_run
+
+CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")
+DONE = {"status": "finished", "step": 1280, "seconds": 12.5, "sps": 102.4, "return_mean": 150.0}
+NO_PROCESS = 2**22 + 1  # beyond the kernel's largest process id
+
+
+def drawn(view: RunView, seconds: float | None = 90.0) -> str:
+    console = Console(width=120, record=True, file=io.StringIO())
+    console.print(draw(view, seconds, "auxiliary phase"))
+    return console.export_text()
+
+
+def test_a_reader_takes_whole_lines_and_only_what_is_new(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    reader = MetricsReader(path)
+    assert list(reader.new_rows()) == []
+    path.write_text('{"step": 1, "kl": 0.5}\n{"step": 2, "k')
+    assert list(reader.new_rows()) == [{"step": 1.0, "kl": 0.5}]
+    assert list(reader.new_rows()) == []
+    with open(path, "a") as file:
+        file.write('l": 0.25}\n{"step": 3}\n')
+    assert list(reader.new_rows()) == [{"step": 2.0, "kl": 0.25}, {"step": 3.0}]
+    path.write_text('{"step": 1, "kl": 0.5}\n{"step": 2, "kl": 7}\n')  # resumed from a checkpoint
+    path.write_text(path.read_text()[:23])
+    assert list(reader.new_rows()) == [{"step": 1.0, "kl": 0.5}]
+    assert reader.ignored == 0
+
+
+def test_a_finished_run_is_shown_once_without_control_characters(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = write_run(tmp_path / "run", rows_of(10), DONE, total_steps=1280)
+    (run / "checkpoints" / "step-000000001280").mkdir(parents=True)
+    assert main(["watch", str(run)]) == 0
+    title, line, summary = capsys.readouterr().out.splitlines()
+    assert title == f"PPG on LunarLander-v3, seed 1, in {run}: finished"
+    assert "1,280 / 1,280 steps" in line
+    assert "phase 3, 2/4" in line
+    assert "environment 50%" in line
+    assert "checkpoint step-000000001280" in line
+    assert summary == "finished at 1,280 steps in 12 s (102 steps/s), return 150"
+    assert not CONTROL.search(title + line + summary)
+
+
+def test_a_killed_run_is_said_to_have_stopped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = write_run(tmp_path / "run", rows_of(5))
+    (run / ".lock").write_text(str(NO_PROCESS))
+    os.utime(run / "metrics.jsonl", (1.0, 1.0))
+    assert main(["watch", str(run)]) == 0
+    out = capsys.readouterr().out
+    assert "not running, last written" in out
+    assert "finished" not in out
+
+
+def test_a_running_run_is_followed_to_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = rows_of(10)
+    run = write_run(tmp_path / "run", rows[:4], total_steps=1280)
+    (run / ".lock").write_text(str(os.getpid()))
+    left = iter(rows[4:])
+
+    def nap(_: float) -> None:
+        row = next(left, None)
+        if row is None:
+            (run / ".lock").unlink()
+            (run / "result.json").write_text(json.dumps(DONE))
+        else:
+            with open(run / "metrics.jsonl", "a") as file:
+                file.write(json.dumps(row) + "\n")
+
+    monkeypatch.setattr(watching, "_looks", lambda watched, looks=watching._looks: looks(watched, nap))
+    assert main(["watch", str(run)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].endswith(": running")
+    assert [int(line.split("/")[0].replace(",", "")) for line in lines[1:-1]] == [128 * i for i in range(4, 11)]
+    assert "ETA 0m03s" in lines[1]  # 768 of 1,280 steps at half a second for 128
+    assert lines[-1].startswith("finished at 1,280 steps")
+
+
+def test_once_does_not_wait(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = write_run(tmp_path / "run", [])
+    (run / ".lock").write_text(str(os.getpid()))
+    assert main(["watch", str(run), "--once"]) == 0
+    assert "no iteration yet" in capsys.readouterr().out
+
+
+def test_what_is_no_run_gets_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "config.json").write_text("[1, 2")
+    for path in ("nowhere", "broken"):
+        assert main(["watch", str(tmp_path / path)]) == 2
+        assert "is not a run directory" in capsys.readouterr().err
+
+
+def test_text_from_files_cannot_drive_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = write_run(tmp_path / "run", rows_of(3), env="\x1b[2J\x1b]0;title\x07evil[bold]", algorithm="\u202eppg")
+    main(["watch", str(run), "--once"])
+    assert not CONTROL.search(capsys.readouterr().out.replace("\n", ""))
+    shown = drawn(Watched(run).view)
+    assert "\x1b" not in shown
+    assert "evil[bold]" in shown  # as text, not as markup
+
+
+def test_the_panel_has_everything() -> None:
+    view = RunView("PPG on CartPole-v1, seed 1", total=5120, interval=4, checkpoint="runs/x/checkpoints/step-2")
+    for row in rows_of(10):
+        view.take(row)
+    shown = drawn(view)
+    for part in (
+        "PPG on CartPole-v1, seed 1",
+        "1,280 of 5,120 steps (25%), 1m30s left",
+        "phase 3, policy iteration 3 of 4, auxiliary phase",
+        "▁",
+        "█",
+        "27 episodes",
+        "1,000 steps/s",
+        "environment 50% inference 12% update 25%",
+        "kl 0.0",
+        "runs/x/checkpoints/step-2",
+    ):
+        assert part in shown, part
+    assert not CONTROL.search(plain_line(view, None))
+    assert view.phase() == "phase 3, policy iteration 2 of 4"  # of the last one that is complete
+
+
+def test_numbers_that_are_none_do_not_stop_a_display() -> None:
+    view = RunView("title", total=0)
+    view.take({"step": 5, "return_mean": float("nan"), "kl": float("inf"), "sps": None, "episodes": None})
+    assert "nan" in plain_line(view, None)
+    assert "inf" in drawn(view)
+    assert view.returns == []
+    assert [number(x) for x in (None, 0, 5.0, 1234567.0, 0.00012345)] == ["-", "0", "5", "1.235e+06", "0.0001234"]
+    assert [duration(x) for x in (None, 59.9, 61, 3661)] == ["?", "0m59s", "1m01s", "1h01m"]
+    assert sparkline([0.0, 1.0, 2.0, 3.0], 4) == "▁▃▆█"  # eighths of the span, rounded down
+
+
+@pytest.mark.parametrize(
+    ("config", "interval"),
+    [({"n_pi": 8, "e_aux": 6}, 8), ({"n_pi": 8, "aux_interval": 2, "aux_steps": 5}, 2), ({"n_pi": 8, "e_aux": 0}, 0), ({}, 0), ({"n_pi": "x", "e_aux": 1}, 0)],
+)  # fmt: skip
+def test_the_interval_of_auxiliary_phases_is_read_from_settings(config: dict[str, object], interval: int) -> None:
+    assert auxiliary_interval(config) == interval
+
+
+def test_a_terminal_gets_a_panel_that_is_redrawn(tmp_path: Path) -> None:
+    """A real terminal: what a training shows there, and what a watch of the finished run does."""
+    run = tmp_path / "run"
+    train = ["train", "ppg", "--env", "CartPole-v1", "--total-steps", "256", "--num-envs", "2", "--num-steps", "16"]
+    train += ["--num-minibatches", "2", "--n-pi", "2", "--e-aux", "1", "--aux-minibatches", "2", "--run-dir", str(run)]
+    for arguments, parts in (
+        (train, ("phase 4, policy iteration 2 of 2", "256 of 256 steps", "step-000000000256", "finished at 256 steps")),
+        (["watch", str(run)], ("status", "finished", "256 of 256 steps", "step-000000000256")),
+    ):
+        ours, theirs = pty.openpty()
+        command = [sys.executable, "-m", "phasegrad", *arguments]
+        environment = os.environ | {"TERM": "xterm", "COLUMNS": "120", "LINES": "40"}
+        with subprocess.Popen(command, stdout=theirs, stderr=theirs, stdin=theirs, env=environment) as process:
+            os.close(theirs)
+            shown = b""
+            while True:
+                try:
+                    part = os.read(ours, 65536)
+                except OSError:  # the other end is closed
+                    break
+                if not part:
+                    break
+                shown += part
+            assert process.wait(timeout=60) == 0, shown.decode()
+        os.close(ours)
+        plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.decode())
+        for part_ in parts:
+            assert part_ in plain, (part_, plain)
+        assert b"\x1b[?25h" in shown or b"\x1b[?25l" not in shown  # the cursor is back
