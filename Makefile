@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint setup clean
+.PHONY: demo test lint setup bench bench-peers clean
 .DEFAULT_GOAL := demo
 
 setup: $(VENV)/.ready
@@ -18,8 +18,10 @@ $(VENV)/.ready: requirements.lock pyproject.toml
 demo: setup
 	$(BIN)/phasegrad train ppg --env LunarLander-v3 --total-steps 400_000 --seed 1 --run-dir runs/demo --overwrite
 	$(BIN)/phasegrad eval runs/demo --episodes 20 --deterministic
-	$(BIN)/phasegrad plot runs/demo --out runs/demo/curve.png
-	@echo "The agent is in runs/demo, its learning curve in runs/demo/curve.png. Next: $(BIN)/phasegrad train ppo --env CartPole-v1 --total-steps 1e5"
+	$(BIN)/phasegrad video runs/demo
+	$(BIN)/phasegrad report runs/demo
+	@echo "The agent is in runs/demo, its video in runs/demo/videos, its report in runs/demo/report.html: open it in a browser."
+	@echo "Next: $(BIN)/phasegrad train ppo --env CartPole-v1 --total-steps 1e5"
 
 lint: setup
 	$(BIN)/ruff check .
@@ -28,6 +30,14 @@ lint: setup
 
 test: lint
 	$(BIN)/pytest -n 2
+
+bench: setup
+	$(BIN)/phasegrad bench --out results/bench.json
+
+bench-peers: setup
+	$(PYTHON) -m venv .venv-peers
+	.venv-peers/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0 stable-baselines3==2.9.2 "gymnasium[mujoco,atari]==1.4.0" opencv-python-headless
+	$(BIN)/python benchmarks/compare.py
 
 clean:
 	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

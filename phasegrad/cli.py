@@ -55,6 +55,7 @@ EXAMPLES = {
     "watch": ("phasegrad watch runs/cartpole", "phasegrad watch runs/cartpole --once"),
     "envs": ("phasegrad envs", "phasegrad envs procgen"),
     "presets": ("phasegrad presets", "phasegrad presets mujoco"),
+    "bench": ("phasegrad bench", "phasegrad bench halfcheetah-8 cartpole-4 --seconds 10 --out bench.json"),
     "doctor": ("phasegrad doctor", "phasegrad doctor --json"),
     "completion": (
         'eval "$(phasegrad completion bash)"    # in ~/.bashrc; with zsh the same in ~/.zshrc',
@@ -168,6 +169,14 @@ def build_parser() -> Parser:
     listing.add_argument("family", nargs="?", help="only this family")
     presets = verb("presets", "list the presets, or show one", run_presets)
     presets.add_argument("name", nargs="?", help="show this preset's settings")
+    benchmark = verb("bench", "measure how fast this machine trains, against its own limits", run_bench)
+    benchmark.add_argument("task", nargs="*", help="what to measure (default: everything)")
+    benchmark.add_argument("--seconds", default="15", help="of each measurement (default 15)")
+    benchmark.add_argument(
+        "--repeats", default="3", help="measurements of each task, of which the median counts (default 3)"
+    )
+    benchmark.add_argument("--out", help="JSON file to write")
+    benchmark.add_argument("--json", action="store_true", help="one JSON object on stdout")
     doctor = verb("doctor", "check this installation", run_doctor)
     doctor.add_argument("--json", action="store_true", help="one JSON object on stdout")
     completion = verb("completion", "print a script that completes commands and options in your shell", run_completion)
@@ -485,6 +494,18 @@ def run_presets(options: argparse.Namespace) -> int:
             indent=1,
         )
     )
+    return 0
+
+
+def run_bench(options: argparse.Namespace) -> int:
+    from phasegrad.bench import TASKS, bench, table
+    from phasegrad.config import coerce
+
+    seconds = coerce("seconds", options.seconds, float, {"low": 0.1})
+    results = bench(options.task or list(TASKS), seconds, coerce("repeats", options.repeats, int, {"low": 1}))
+    if options.out:
+        Path(options.out).write_text(json.dumps(results, indent=1) + "\n")
+    print(json.dumps(results) if options.json else table(results))
     return 0
 
 

@@ -38,7 +38,7 @@ class Pretender:
     def learn(self, steps: int, callback: Any) -> None:
         for tenth in range(1, 11):
             self.stages = tenth
-            if callback({"step": steps * tenth // 10, "return_mean": self.quality * tenth}) is False:
+            if callback({"step": -(-steps * tenth // 10), "return_mean": self.quality * tenth}) is False:
                 return
 
     def evaluate(self, episodes: int, seed: int) -> Any:

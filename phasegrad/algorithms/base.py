@@ -420,7 +420,9 @@ class Algorithm(ABC):
     def save(self, path: str | Path) -> None:
         """Write the agent, and all that continuing its training needs, to a folder that `phasegrad.load` reads."""
         from phasegrad.runs.checkpoint import unfinished_leg, write_checkpoint
+        from phasegrad.runs.directory import restore_carried
 
+        restore_carried(self, None)  # a loaded agent reads what it carries only when it is needed
         write_checkpoint(Path(path), self, leg=unfinished_leg(self), pieces=self.carried())
 
     def close(self) -> None:

@@ -39,12 +39,12 @@ SECTIONS: dict[str, tuple[Chart, ...]] = {
     "Policy update": (
         chart(
             "KL divergence",
-            "How far an update moves the policy. Healthy: 0.001 to 0.05, steady or falling. Higher: lower the learning rate or the epochs.",
+            "How far an update moves the policy. Healthy: 0.0005 to 0.05, steady or falling. Higher: lower the learning rate or the epochs.",
             kl="KL(old, new)",
         ),
         chart(
             "Clip fraction",
-            "Samples whose ratio left the clip range. Healthy: 0.05 to 0.3. Near 0 the update could go further; above 0.4 it goes too far.",
+            "Samples whose ratio left the clip range. Healthy: 0.02 to 0.3. Near 0 the update could go further; above 0.4 it goes too far.",
             clip_fraction="fraction",
         ),
         chart(

@@ -11,6 +11,8 @@ import sys
 from pathlib import Path
 
 from phasegrad.errors import RunError
+from phasegrad.report import write_report
+from phasegrad.runs.directory import METRICS
 from phasegrad.runs.files import write_atomically
 from phasegrad.studies.definition import Study, builtin_names, load_study, whole
 from phasegrad.studies.grid import Run, build_grid, parse_overrides, read_json, select
@@ -65,8 +67,13 @@ def _finish(study: Study, runs: list[Run], outcomes: list[Outcome], root: Path, 
     table = build_table(study, score_runs(study, runs, failed, root))
     write_table(table, root)
     print_table(table)
+    written = f"{root / 'table.md'}, table.json, table.csv"
+    readable = [run.folder for run in runs if (run.folder / METRICS).exists()]
+    if readable:
+        write_report(readable, root / "report.html", title=study.title)
+        written += ", report.html"
     if not quiet:
-        _say(f"Written: {root / 'table.md'}, table.json, table.csv")
+        _say(f"Written: {written}")
     for outcome in outcomes:
         if outcome.status == "failed":
             sys.stderr.write(f"phasegrad: {outcome.run.label} failed: {outcome.message} (log: {outcome.run.log})\n")

@@ -1,0 +1,221 @@
+"""`phasegrad bench`: how fast this machine trains, as shares of what it could do at most, measured in the same run.
+
+For small networks the limit is the environments alone, stepped with random actions; for convolutions it is a large
+matrix product in single precision. Each task runs in a process of its own, so that its peak memory is its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from phasegrad.errors import ConfigError, RunError, nearest
+
+if TYPE_CHECKING:
+    from phasegrad.algorithms.base import Algorithm
+
+UNBOUNDED = 10**9  # steps: the clock ends a measurement
+PRODUCT = 2048
+
+
+@dataclass
+class Task:
+    """What is trained, and whether its network is convolutional."""
+
+    algorithm: str
+    env: str
+    fields: dict[str, Any]
+    convolutional: bool = False
+    env_options: dict[str, Any] = field(default_factory=dict)
+
+
+PPO_64 = {"preset": "none", "arch": "dual", "hidden_sizes": (64, 64), "activation": "tanh"}
+IMPALA = {"preset": "procgen", "arch": "shared", "num_envs": 64, "num_steps": 256}
+EASY = {"distribution": "easy"}
+TASKS = {
+    "halfcheetah-8": Task("ppo", "HalfCheetah-v5", {**PPO_64, "num_envs": 8, "num_steps": 256, "epochs": 10, "num_minibatches": 32}),
+    "halfcheetah-1": Task("ppo", "HalfCheetah-v5", {**PPO_64, "num_envs": 1, "num_steps": 2048, "epochs": 10, "num_minibatches": 32}),
+    "cartpole-4": Task("ppo", "CartPole-v1", {**PPO_64, "num_envs": 4, "num_steps": 128, "epochs": 4, "num_minibatches": 4}),
+    "cartpole-8": Task("ppo", "CartPole-v1", {**PPO_64, "num_envs": 8, "num_steps": 256, "epochs": 10, "num_minibatches": 32}),
+    "breakout": Task(
+        "ppo", "Breakout-v5",
+        {"preset": "atari", "num_envs": 8, "num_steps": 128, "epochs": 4, "num_minibatches": 4}, convolutional=True,
+    ),
+    "starpilot-ppo": Task("ppo", "procgen/starpilot", IMPALA, convolutional=True, env_options=EASY),
+    "starpilot-ppg-single": Task("ppg", "procgen/starpilot", {**IMPALA, "arch": "detach", "n_pi": 2}, True, EASY),
+    "starpilot-ppg-dual": Task("ppg", "procgen/starpilot", {**IMPALA, "arch": "dual", "n_pi": 2}, True, EASY),
+    "starpilot-fast": Task("ppg", "procgen/starpilot", {"preset": "procgen-fast"}, convolutional=True),
+}  # fmt: skip
+
+
+def bench(names: Sequence[str], seconds: float, repeats: int) -> dict[str, Any]:
+    """Measure tasks in turn, each `repeats` times; medians, and every single figure beside them."""
+    for name in names:
+        if name not in TASKS:
+            raise ConfigError(f"Unknown task {name!r}; there are {', '.join(TASKS)}.{nearest(name, TASKS)}")
+    runs: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
+    for _ in range(repeats):
+        for name in names:
+            runs[name].append(_in_a_process(name, seconds))
+    return {name: _median(found) for name, found in runs.items()}
+
+
+def _in_a_process(name: str, seconds: float) -> dict[str, Any]:
+    command = [sys.executable, "-P", "-m", "phasegrad.bench", name, str(seconds)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        reason = done.stderr.strip().splitlines()[-1:] or ["no message"]
+        raise RunError(f"The benchmark {name} failed: {reason[0]}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def _median(runs: list[dict[str, Any]]) -> dict[str, Any]:
+    result = {key: statistics.median(run[key] for run in runs) for key in runs[0]}
+    return result | {"sps_each": [run["sps"] for run in runs]}
+
+
+def measure(task: Task, seconds: float) -> dict[str, float]:
+    """One task in this process: throughput once everything is compiled and allocated, and its limit."""
+    from phasegrad.algorithms import ALGORITHMS
+    from phasegrad.runs.session import peak_rss_mb
+
+    agent = ALGORITHMS[task.algorithm](
+        task.env, env_options=task.env_options, total_steps=UNBOUNDED, seed=1, checkpoint_every=UNBOUNDED, **task.fields
+    )
+    phase = getattr(agent.config, "interval", 1)  # PPG: whole phases only, so that auxiliary work counts in full
+    begun = time.perf_counter()
+    marks: list[tuple[float, int]] = []
+    shares: dict[str, float] = {}
+
+    def watch(row: dict[str, Any]) -> bool:
+        now = time.perf_counter()
+        if row["iteration"] % phase == 0:
+            marks.append((now, row["step"]))
+        if marks and row["iteration"] > phase:
+            for name, share in row.items():
+                if name.startswith("time_"):
+                    key = f"share_{name.removeprefix('time_')}"
+                    shares[key] = shares.get(key, 0.0) + share / row["sps"]
+            shares["total"] = shares.get("total", 0.0) + 1 / row["sps"]
+        return len(marks) < 3 or now - marks[0][0] < seconds
+
+    total = UNBOUNDED - UNBOUNDED % agent.config.num_envs
+    agent.learn(total, callback=watch)
+    agent.close()
+    (first, steps_before), (last, steps_after) = marks[0], marks[-1]
+    sps = (steps_after - steps_before) / (last - first)
+    result = {
+        "sps": sps,
+        "seconds_to_first_iteration": marks[0][0] - begun,
+        "peak_rss_mb": peak_rss_mb(),
+        "bytes_a_step": agent.storage_bytes()
+        / (agent.segments_kept() * agent.config.num_steps * agent.config.num_envs),
+    }
+    whole = shares.pop("total")
+    result |= {key: value / whole for key, value in sorted(shares.items())}
+    if task.convolutional:
+        peak = product_gflops(min(seconds, 3.0))
+        result |= {"limit_gflops": peak, "gflops": sps * flops_a_step(agent) / 1e9}
+        return result | {"ratio_to_limit": result["gflops"] / peak}
+    alone = environments_alone(agent, min(seconds, 5.0))
+    return result | {"limit_sps": alone, "ratio_to_limit": sps / alone}
+
+
+def environments_alone(agent: Algorithm, seconds: float) -> float:
+    """Steps a second of the same environments with random actions and no agent."""
+    env = agent._make_env(0)
+    try:
+        env.action_space.seed(1)
+        actions = [_batch(env) for _ in range(16)]
+        env.reset()
+        begun, count = time.perf_counter(), 0
+        while time.perf_counter() - begun < seconds:
+            for batch in actions:
+                env.step(batch)
+            count += len(actions) * env.num_envs
+        return count / (time.perf_counter() - begun)
+    finally:
+        env.close()
+
+
+def _batch(env: Any) -> Any:
+    import numpy as np
+
+    return np.stack([np.asarray(env.action_space.sample()) for _ in range(env.num_envs)])
+
+
+def product_gflops(seconds: float) -> float:
+    """The best rate of a large product in single precision, all cores."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+    try:
+        a, b = torch.randn(PRODUCT, PRODUCT), torch.randn(PRODUCT, PRODUCT)
+        best, begun = float("inf"), time.perf_counter()
+        while time.perf_counter() - begun < seconds:
+            start = time.perf_counter()
+            torch.mm(a, b)
+            best = min(best, time.perf_counter() - start)
+        return 2 * PRODUCT**3 / best / 1e9
+    finally:
+        torch.set_num_threads(threads)
+
+
+def flops_a_step(agent: Algorithm) -> float:
+    """Floating-point operations of the networks for one environment step: acting and every pass of the updates."""
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+
+    model, config = agent.model, agent.config
+    space = agent.observation_space
+    batch = torch.zeros((8, *space.shape), dtype=torch.uint8)  # type: ignore[misc]
+
+    def cost(function: Any, learn: bool) -> float:
+        with FlopCounterMode(display=False) as counter, torch.set_grad_enabled(learn):
+            outputs = function(batch)
+            if learn:
+                sum(output.sum() for output in (outputs if isinstance(outputs, tuple) else (outputs,))).backward()
+        model.zero_grad(set_to_none=False)
+        return counter.get_total_flops() / len(batch)
+
+    acting = cost(model.policy, False) + (cost(model.value, False) if model.value_is_separate else 0.0)
+    learning = cost(model.policy_and_value, True)
+    if agent.name == "ppo":
+        return acting + config.epochs * learning
+    joint = cost(model.policy_and_auxiliary_value, True) + (cost(model.value, True) if model.value_is_separate else 0.0)
+    settings: Any = config
+    phase_steps = settings.interval * config.num_steps * config.num_envs
+    seen = settings.aux_steps * settings.aux_minibatch_size if settings.aux_steps else (
+        settings.e_aux * settings.kept * config.num_steps * config.num_envs
+    )  # fmt: skip
+    stored = min(seen, settings.kept * config.num_steps * config.num_envs) * cost(model.policy, False)
+    return acting + max(settings.e_pi, settings.e_v) * learning + (seen * joint + stored) / phase_steps
+
+
+def table(results: dict[str, Any]) -> str:
+    """The measurements for people, as Markdown."""
+    lines = [
+        "| task | steps/s | limit of this machine | share of it | environment / inference / update | peak memory | a stored step |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for name, row in results.items():
+        limit = f"{row['limit_gflops']:,.0f} GFLOPS" if "limit_gflops" in row else f"{row['limit_sps']:,.0f} steps/s"
+        update = row.get("share_update", 0.0) + row.get("share_auxiliary", 0.0)
+        shares = f"{row['share_environment']:.0%} / {row['share_inference']:.0%} / {update:.0%}"
+        lines.append(
+            f"| {name} | {row['sps']:,.0f} | {limit} | {row['ratio_to_limit']:.0%} | {shares} "
+            f"| {row['peak_rss_mb']:,.0f} MB | {row['bytes_a_step']:,.0f} B |"
+        )
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(measure(TASKS[sys.argv[1]], float(sys.argv[2]))) + "\n")
