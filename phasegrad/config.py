@@ -66,6 +66,9 @@ class Config:
         high=1 << 20,
     )
     eval_episodes: int = setting(0, "deterministic evaluation episodes at the end of training, 0 for none", low=0)
+    log_steps: bool = setting(
+        False, "keep every step's reward, action and policy (mean and std) under steps/ in the run directory"
+    )
     track: str = setting(
         "none", "where the metrics go beside the run directory: wandb needs the extra track", choices=("none", "wandb")
     )

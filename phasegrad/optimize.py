@@ -22,6 +22,7 @@ from phasegrad.native.program import Group
 from phasegrad.replay import Replay
 from phasegrad.rollout import Minibatch, Minibatches
 
+MONITORED = {"policy_loss", "value_loss", "kl"}  # whose mean of each epoch is logged too
 # From a minibatch and the iteration's scalars to (loss, metrics); a metric is a 0-d tensor, a mean over the samples.
 Loss = Callable[[Any, Mapping[str, float]], tuple[Tensor, dict[str, Tensor]]]
 
@@ -133,6 +134,7 @@ class Stepper:
         self.flat, self.optimizers = flat, dict(optimizers)
         self.max_grad_norm, self.microbatch, self.replay, self.native = max_grad_norm, microbatch, replay, native
         self.recorded: dict[str, list[Tensor]] = {}  # on the device: a number, or a vector of them, a gradient step
+        self.epoch_means: dict[str, list[Tensor]] = {}  # of what is monitored by epoch, one number each
         self.count = 0  # gradient steps taken
         self._replays: dict[Any, tuple[Replay, list[str]]] = {}
         self._programs: dict[Any, tuple[EpochProgram, list[str]]] = {}
@@ -147,6 +149,21 @@ class Stepper:
         rates: Mapping[str, float],
     ) -> None:
         """A gradient step on each of `minibatches`: see `step`."""
+        before = {key: len(entries) for key, entries in self.recorded.items()}
+        self._epoch(name, loss, minibatches, scalars, rates)
+        for key in self.recorded.keys() & MONITORED:
+            own = self.recorded[key][before.get(key, 0) :]
+            if own:
+                self.epoch_means.setdefault(f"{key}_by_epoch", []).append(joined(own).mean())
+
+    def _epoch(
+        self,
+        name: str,
+        loss: Loss,
+        minibatches: Minibatches[Any],
+        scalars: Mapping[str, float],
+        rates: Mapping[str, float],
+    ) -> None:
         if not self.native or not minibatches.usual:
             for batch in minibatches:
                 self._step(name, loss, batch, scalars, rates)
@@ -305,13 +322,17 @@ class Stepper:
         """The mean of a metric over the gradient steps since `self.count` was `count`; waits for the device."""
         return float(joined(self.recorded[name])[count - self.count :].mean())
 
+    def take_epoch_means(self) -> dict[str, list[float]]:
+        """The losses and the KL of each epoch since the last call of `take_metrics`, which is to follow."""
+        return {name: torch.stack(means).tolist() for name, means in sorted(self.epoch_means.items())}
+
     def take_metrics(self) -> dict[str, float]:
         """Means over the gradient steps since the last call, read from the device in one transfer."""
         names = list(self.recorded)
         if not names:
             return {}
         means = torch.stack([joined(self.recorded[name]).mean() for name in names]).tolist()
-        self.recorded = {}
+        self.recorded, self.epoch_means = {}, {}
         metrics = dict(zip(names, means, strict=True))
         for name, mean in metrics.items():
             if not math.isfinite(mean):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -681,3 +682,26 @@ def test_a_vector_environment_learns_like_its_factory() -> None:
     assert same(trained(source, 128), trained(FACTORIES["discrete"], 128))
     with pytest.raises(ConfigError, match="num_envs is 3"):
         pg.PPO(gym.vector.SyncVectorEnv([FACTORIES["discrete"]] * 4), num_envs=3)
+
+
+def test_every_epoch_and_on_request_every_step_is_logged(tmp_path: Path) -> None:
+    rows: list[dict[str, Any]] = []
+    agent = pg.PPO(
+        "Pendulum-v1", preset="none", num_envs=2, num_steps=16, num_minibatches=2, epochs=3, seed=1,
+        critic_learning_rate=1e-3, log_steps=True, run_dir=tmp_path / "run",
+    )  # fmt: skip
+    agent.learn(64, callback=rows.append)
+    for row in rows:
+        for name in ("policy_loss", "value_loss", "kl"):
+            assert len(row[f"{name}_by_epoch"]) == 3
+        assert row["value_loss"] == pytest.approx(np.mean(row["value_loss_by_epoch"]))
+        assert row["kl"] == pytest.approx(row["kl_by_epoch"][-1])
+        assert (row["learning_rate"], row["critic_learning_rate"]) == (3e-4, 1e-3)
+    files = sorted((tmp_path / "run" / "steps").iterdir())
+    assert [path.name for path in files] == ["step-000000000032.npz", "step-000000000064.npz"]
+    last = np.load(files[-1])
+    assert last["reward"].shape == (16, 2)
+    assert last["action"].shape == last["mean"].shape == last["std"].shape == (16, 2, 1)
+    assert np.array_equal(last["reward"], agent.storage().segments[0].raw_rewards.numpy())
+    noise = (last["action"] - last["mean"]) / last["std"]
+    assert 0.5 < noise.std() < 1.5

@@ -37,6 +37,7 @@ from phasegrad.optimize import Optimizer, Stepper
 from phasegrad.presets import resolve_config
 from phasegrad.rollout import Actor, Collector, Segment, Storage, bytes_a_step
 from phasegrad.runs.evaluation import Evaluation, run_evaluation
+from phasegrad.runs.steps import write_steps
 from phasegrad.tree import named_leaves, tree_map
 
 if TYPE_CHECKING:
@@ -244,6 +245,8 @@ class Algorithm(ABC):
         progress.episodes += len(episodes)
         progress.recent_returns.extend(episode.episode_return for episode in episodes)
         progress.recent_lengths.extend(float(episode.length) for episode in episodes)
+        if config.log_steps and self.run_dir is not None:
+            write_steps(self.run_dir, progress.step, segment, self.family)
         return segment
 
     def _log_actions(self, actions: Tensor) -> None:

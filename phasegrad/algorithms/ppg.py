@@ -31,6 +31,7 @@ from phasegrad.algorithms.surrogate import (
     annealed_clip_range,
     epoch_of_minibatches,
     learning_rates,
+    logged_rates,
     surrogate_loss,
 )
 from phasegrad.config import setting
@@ -206,10 +207,11 @@ class PPG(Algorithm):
                 self.stepper.epoch(kind, loss, minibatches, scalars, {group: rates[group] for group in groups})
             if config.kl_target:
                 self.scalars["kl_beta"] = adapted_kl_beta(scalars["kl_beta"], self.mean_kl(rollout), config.kl_target)
+            metrics |= self.stepper.take_epoch_means()
             metrics |= self.stepper.take_metrics()
             self.model.normalizer.update(rollout.observations)
         self.buffer.add(num_steps, self.progress.iteration)
-        return metrics | scalars | {"learning_rate": rates["policy"]}
+        return metrics | scalars | logged_rates(rates)
 
     def policy_phase_loss(self, policy: bool, value: bool) -> tuple[str, Loss, list[str]]:
         """The losses due in an epoch: their name, as one function, and the parameter groups they train."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
@@ -21,6 +22,7 @@ from phasegrad.algorithms.surrogate import (
     annealed_clip_range,
     epoch_of_minibatches,
     learning_rates,
+    logged_rates,
     surrogate_loss,
 )
 from phasegrad.config import setting
@@ -54,7 +56,7 @@ class PPO(Algorithm):
         self.scalars["kl_beta"] = config.kl_beta
         return optimizers
 
-    def iterate(self, num_steps: int) -> dict[str, float]:
+    def iterate(self, num_steps: int) -> dict[str, Any]:
         config, left = self.config, self.remaining_fraction()
         rates = self.rates(learning_rates(config, left))
         scalars = self.scalars | {"clip_range": annealed_clip_range(config, left)}
@@ -62,7 +64,7 @@ class PPO(Algorithm):
 
         rollout = self.collect(num_steps)
         self.estimate_advantages(rollout)
-        metrics = self.rollout_metrics(rollout)
+        metrics: dict[str, Any] = self.rollout_metrics(rollout)
         with self.clock.section("update"):
             for epoch in range(config.epochs):
                 if epoch and config.recompute_advantages:
@@ -81,8 +83,9 @@ class PPO(Algorithm):
                 self.scalars["kl_beta"] = adapted_kl_beta(scalars["kl_beta"], self.mean_kl(rollout), config.kl_target)
             self.model.normalizer.update(rollout.observations)  # last, so that this iteration saw one scaling
             kl = self.stepper.mean_since("kl", steps_before)  # of the last epoch: how far the update went
+            metrics |= self.stepper.take_epoch_means()
             metrics |= self.stepper.take_metrics() | {"kl": kl, "epochs": epoch + 1}
-        return metrics | scalars | {"learning_rate": rates["policy"]}
+        return metrics | scalars | logged_rates(rates)
 
     def loss(self, batch: Batch, scalars: Mapping[str, float]) -> tuple[Tensor, dict[str, Tensor]]:
         """-(L_policy + beta_S S[pi]) + c_v L_value over one minibatch."""

@@ -128,5 +128,11 @@ def learning_rates(config: PolicyGradientConfig, left: float) -> dict[str, float
     return {"policy": scale * config.learning_rate, "value": scale * critic}
 
 
+def logged_rates(rates: Mapping[str, float]) -> dict[str, float]:
+    """Step sizes by the names of their settings."""
+    named = {"policy": "learning_rate", "value": "critic_learning_rate"}
+    return {named[group]: rate for group, rate in rates.items()}
+
+
 def annealed_clip_range(config: SurrogateConfig, left: float) -> float:
     return config.clip_range * (left if config.anneal_clip_range else 1.0)

@@ -1,0 +1,41 @@
+"""Every step of a rollout on disk, for those who want to look at single rewards and actions: one .npz file a rollout.
+
+Files are named by the step that the rollout ended at, so a resumed run writes over those of the stretch it repeats.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from phasegrad.distributions import DiagonalGaussian
+
+if TYPE_CHECKING:
+    from phasegrad.distributions import Family
+    from phasegrad.rollout import Segment
+
+STEPS = "steps"
+
+
+def write_steps(run_dir: Path, step: int, segment: Segment, family: Family) -> Path:
+    """Raw rewards [T, N], sampled actions [T, N, ...] and the policy: mean and std of a Gaussian, else its logits."""
+    params = segment.policy_params.numpy()
+    if isinstance(family, DiagonalGaussian):
+        mean, log_std = np.split(params, 2, axis=-1)
+        policy = {"mean": mean, "std": np.exp(log_std)}
+    else:
+        policy = {"logits": params}
+    path = run_dir / STEPS / f"step-{step:012d}.npz"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "wb") as file:
+        np.savez(
+            file,
+            reward=segment.raw_rewards.numpy(),
+            action=segment.actions.numpy(),
+            terminated=segment.terminated.numpy(),
+            truncated=segment.truncated.numpy(),
+            **policy,
+        )
+    return path
