@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint setup bench bench-peers clean
+.PHONY: demo test lint docs setup bench bench-peers clean
 .DEFAULT_GOAL := demo
 
 setup: $(VENV)/.ready
@@ -30,6 +30,10 @@ lint: setup
 
 test: lint
 	$(BIN)/pytest -n 2
+
+docs: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "The site is in build/site."
 
 bench: setup
 	$(BIN)/phasegrad bench --out results/bench.json
