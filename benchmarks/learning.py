@@ -29,8 +29,8 @@ TASKS: dict[str, tuple[str, str, str, list[str]]] = {
     "inverted-pendulum-ppo": ("ppo", "InvertedPendulum-v5", "100_000", []),
     "halfcheetah-ppo": ("ppo", "HalfCheetah-v5", "1_000_000", ["--preset", "mujoco-paper"]),
     "halfcheetah-ppg": ("ppg", "HalfCheetah-v5", "1_000_000", ["--preset", "mujoco-paper"]),
-    "starpilot-ppo": ("ppo", "procgen/starpilot", "1_000_000", ["--preset", "procgen-fast"]),
-    "starpilot-ppg": ("ppg", "procgen/starpilot", "1_000_000", ["--preset", "procgen-fast"]),
+    "starpilot-ppo": ("ppo", "procgen/starpilot", "1_015_808", ["--preset", "procgen-fast"]),
+    "starpilot-ppg": ("ppg", "procgen/starpilot", "1_015_808", ["--preset", "procgen-fast"]),
 }
 
 
