@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -39,12 +38,13 @@ def examine() -> list[Check]:
         _package("minigrid", 'pip install "phasegrad[minigrid]"', True),
         _package("tensorboard", "pip install tensorboard", False),
         _try("ffmpeg", _ffmpeg, "pip install imageio-ffmpeg, which brings one, for `phasegrad video`", True),
+        _package("onnxruntime", 'pip install "phasegrad[onnx]", for `phasegrad export`', True),
+        _package("optuna", 'pip install "phasegrad[tune]", for `phasegrad tune`', True),
+        _try(
+            "c compiler", _compiler, "install gcc or clang: compiled, small networks train several times faster", True
+        ),
         _try("cuda", _cuda, "no CUDA device: networks run on the CPU", True),
     ]
-    compiler = shutil.which("g++") or shutil.which("c++") or shutil.which("clang++")
-    checks.append(
-        Check("c++ compiler", compiler is not None, compiler or "none", "install g++ or clang for torch.compile", True)
-    )
     return checks
 
 
@@ -80,6 +80,15 @@ def _ffmpeg() -> str:
     import imageio_ffmpeg
 
     return f"{imageio_ffmpeg.get_ffmpeg_version()} of imageio-ffmpeg"
+
+
+def _compiler() -> str:
+    from phasegrad.native import compiler
+
+    found = compiler()
+    if found is None:
+        raise RuntimeError("none that works")
+    return found
 
 
 def _cuda() -> str:
