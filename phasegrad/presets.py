@@ -96,7 +96,7 @@ PRESETS: dict[str, Preset] = {
         "Pendulum-v1 to -200 within 100k steps",
         {"num_envs": 8, "num_steps": 128, "gamma": 0.95, "gae_lambda": 0.95, "learning_rate": 1e-3,
          "action_bounds": "rescale", "num_minibatches": 16, **NORMALISED, **ANNEALED},
-        {"ppo": {"epochs": 10},
+        {"ppo": {"epochs": 10, "gamma": 0.97},
          "ppg": {"n_pi": 4, "e_pi": 10, "e_v": 10, "e_aux": 2, "aux_minibatches": 32, "aux_learning_rate": 3e-4,
                  "beta_clone": 5.0},
          "a2c": CONTINUOUS_A2C, "vpg": OFTEN, "trpo": {"gae_lambda": 0.95}},
