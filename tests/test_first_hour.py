@@ -8,11 +8,11 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from written_runs import rows_of, write_run
 
 from phasegrad.cli import EXAMPLES, build_parser, main, parse
 from phasegrad.completion import script
 from phasegrad.guide import MORE, STEPS, guide
-from tests.written_runs import rows_of, write_run
 
 
 def test_the_command_alone_says_what_can_be_done_next(

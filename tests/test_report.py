@@ -17,8 +17,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from chromium import Browser, find_chromium
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from written_runs import rows_of, write_run
 
 from phasegrad.algorithms import ALGORITHMS
 from phasegrad.cli import main
@@ -28,8 +30,6 @@ from phasegrad.report.catalogue import SECTIONS, charts_of
 from phasegrad.report.collect import group_runs, read_run, read_runs
 from phasegrad.report.curves import band, epoch_profiles, performance_profile, thinned, time_spent
 from phasegrad.runs import directory, reading
-from tests.chromium import Browser, find_chromium
-from tests.written_runs import rows_of, write_run
 
 ROOT = Path(__file__).parents[1]
 EVIL = "</script><script>window.hacked=1</script><img src=x onerror=window.hacked=1>"
