@@ -167,7 +167,8 @@ def test_masks_and_dict_observations_are_compiled_too() -> None:
 
         def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
             super().reset(seed=seed)
-            self.observation_space.seed(seed)
+            if seed is not None:
+                self.observation_space.seed(seed)
             self.steps = 0
             return self.observation_space.sample(), {"action_mask": np.array([True, False, True])}
 
