@@ -165,8 +165,9 @@ class Stepper:
         rates: Mapping[str, float],
     ) -> None:
         if not self.native or not minibatches.usual:
+            step = self._step if self.native else self.step
             for batch in minibatches:
-                self._step(name, loss, batch, scalars, rates)
+                step(name, loss, batch, scalars, rates)
             return
         rows, rebuild = minibatches.rows()
         for size, orders in itertools.groupby(minibatches.indices, len):

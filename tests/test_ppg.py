@@ -261,7 +261,7 @@ def test_replayed_and_plain_gradients_end_with_the_same_bits(arch: str, epochs: 
     e_pi, e_v = epochs
     plain, replayed = (
         tiny_agent(arch, seed=4, e_pi=e_pi, e_v=e_v, entropy_coef=0.01, compile=how).learn(64)
-        for how in ("off", "auto")
+        for how in ("off", "replay")
     )
     assert replayed.stepper.replay
     assert replayed.auxiliary_stepper.replay

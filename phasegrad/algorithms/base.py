@@ -336,9 +336,11 @@ class Algorithm(ABC):
     def settle_computation(self) -> None:
         """Make the setting `compile` definite: it decides the last bits of a run, so the run's config must say it."""
         config = self.config
-        small = self.flat.is_dense and self.device.type == "cpu" and self.flat.data.dtype == torch.float32
+        small = self.flat.is_dense and self.device.type == "cpu"
         if not small or (config.compile == "auto" and config.total_steps < WORTH_COMPILING):
             config.compile = "off"
+        elif config.compile in ("auto", "on") and self.flat.data.dtype != torch.float32:
+            config.compile = "replay"
         elif config.compile in ("auto", "on") and native.compiler() is None:
             if config.compile == "on":
                 warnings.warn(

@@ -120,7 +120,7 @@ class LiveDisplay(Display):
         return draw(self.view, seconds_left(self.started, self.first_step, self.view), doing)
 
     def checkpoint(self, path: Path) -> None:
-        self.view.checkpoint = str(path)
+        self.view.checkpoint = path.name
 
     def finished(self, result: Mapping[str, Any]) -> None:
         self.close()
