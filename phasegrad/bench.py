@@ -38,6 +38,7 @@ class Task:
 
 PPO_64 = {"preset": "none", "arch": "dual", "hidden_sizes": (64, 64), "activation": "tanh"}
 IMPALA = {"preset": "procgen", "arch": "shared", "num_envs": 64, "num_steps": 256}
+PHASE = {**IMPALA, "num_steps": 32, "n_pi": 1}  # the work a step is that of longer phases
 EASY = {"distribution": "easy"}
 TASKS = {
     "halfcheetah-8": Task("ppo", "HalfCheetah-v5", {**PPO_64, "num_envs": 8, "num_steps": 256, "epochs": 10, "num_minibatches": 32}),
@@ -49,8 +50,8 @@ TASKS = {
         {"preset": "atari", "num_envs": 8, "num_steps": 128, "epochs": 4, "num_minibatches": 4}, convolutional=True,
     ),
     "starpilot-ppo": Task("ppo", "procgen/starpilot", IMPALA, convolutional=True, env_options=EASY),
-    "starpilot-ppg-single": Task("ppg", "procgen/starpilot", {**IMPALA, "arch": "detach", "n_pi": 2}, True, EASY),
-    "starpilot-ppg-dual": Task("ppg", "procgen/starpilot", {**IMPALA, "arch": "dual", "n_pi": 2}, True, EASY),
+    "starpilot-ppg-single": Task("ppg", "procgen/starpilot", {**PHASE, "arch": "detach"}, True, EASY),
+    "starpilot-ppg-dual": Task("ppg", "procgen/starpilot", {**PHASE, "arch": "dual"}, True, EASY),
     "starpilot-fast": Task("ppg", "procgen/starpilot", {"preset": "procgen-fast"}, convolutional=True),
 }  # fmt: skip
 
