@@ -150,31 +150,21 @@ class Stepper:
     ) -> None:
         """A gradient step on each of `minibatches`: see `step`."""
         before = {key: len(entries) for key, entries in self.recorded.items()}
-        self._epoch(name, loss, minibatches, scalars, rates)
+        if self.native and minibatches.usual:
+            rows, rebuild = minibatches.rows()
+            for size, orders in itertools.groupby(minibatches.indices, len):
+                order = torch.cat(list(orders))
+                if not self._run_program(name, loss, (rows, rebuild, minibatches.prepare), order, size, scalars, rates):
+                    for batch in minibatches.of(order.split(size)):
+                        self._step(name, loss, batch, scalars, rates)
+        else:
+            step = self._step if self.native else self.step
+            for batch in minibatches:
+                step(name, loss, batch, scalars, rates)
         for key in self.recorded.keys() & MONITORED:
             own = self.recorded[key][before.get(key, 0) :]
             if own:
                 self.epoch_means.setdefault(f"{key}_by_epoch", []).append(joined(own).mean())
-
-    def _epoch(
-        self,
-        name: str,
-        loss: Loss,
-        minibatches: Minibatches[Any],
-        scalars: Mapping[str, float],
-        rates: Mapping[str, float],
-    ) -> None:
-        if not self.native or not minibatches.usual:
-            step = self._step if self.native else self.step
-            for batch in minibatches:
-                step(name, loss, batch, scalars, rates)
-            return
-        rows, rebuild = minibatches.rows()
-        for size, orders in itertools.groupby(minibatches.indices, len):
-            order = torch.cat(list(orders))
-            if not self._run_program(name, loss, (rows, rebuild, minibatches.prepare), order, size, scalars, rates):
-                for batch in minibatches.of(order.split(size)):
-                    self._step(name, loss, batch, scalars, rates)
 
     def step(
         self, name: str, loss: Loss, batch: Minibatch, scalars: Mapping[str, float], rates: Mapping[str, float]

@@ -17,15 +17,15 @@ from torch import Tensor
 
 from phasegrad.advantages import normalized
 from phasegrad.algorithms.base import Algorithm
-from phasegrad.algorithms.surrogate import PolicyGradientConfig, learning_rates
+from phasegrad.algorithms.surrogate import RMSPropConfig, learning_rates
 from phasegrad.config import setting
 from phasegrad.losses import policy_objective, value_loss
-from phasegrad.optimize import Adam, Optimizer, RMSProp
+from phasegrad.optimize import Optimizer
 from phasegrad.rollout import Batch, everything
 
 
 @dataclass(kw_only=True)
-class A2CConfig(PolicyGradientConfig):
+class A2CConfig(RMSPropConfig):
     """Settings of A2C; the paper's symbols stand in brackets."""
 
     num_envs: int = setting(16, "N: environments stepped together", low=1)
@@ -35,13 +35,6 @@ class A2CConfig(PolicyGradientConfig):
     )
     updates_per_iteration: int = setting(
         32, "rollouts, each with its update, between two lines of metrics; rates are read once for all of them", low=1
-    )
-    optimizer: str = setting("rmsprop", "what takes the steps", choices=("rmsprop", "adam"))
-    learning_rate: float = setting(7e-4, "the optimiser's step size", low=0)
-    rmsprop_alpha: float = setting(0.99, "decay of RMSProp's mean square [alpha]", low=0, high=1)
-    rmsprop_eps: float = setting(1e-5, "RMSProp's epsilon", low=0)
-    rmsprop_inside_root: bool = setting(
-        False, "epsilon under the root and a mean square that starts at 1, as the original code has it"
     )
     entropy_coef: float = setting(0.01, "weight of the entropy bonus [beta]", low=0)
     value_coef: float = setting(0.5, "weight of the value loss", low=0)
@@ -59,13 +52,7 @@ class A2C(Algorithm):
 
     def build_optimizers(self) -> dict[str, Optimizer]:
         config = self.config
-
-        def optimizer(where: slice) -> Optimizer:
-            if config.optimizer == "adam":
-                return Adam(self.flat, where, config.adam_eps)
-            return RMSProp(self.flat, where, config.rmsprop_eps, config.rmsprop_alpha, config.rmsprop_inside_root)
-
-        optimizers = {group: optimizer(where) for group, where in self.flat.slices.items()}
+        optimizers = config.optimizers(self.flat)
         self.stepper = self.stepper_for(optimizers, config.max_grad_norm)
         return optimizers
 

@@ -30,21 +30,21 @@ from torch import Tensor
 
 from phasegrad.advantages import retrace
 from phasegrad.algorithms.base import Algorithm
-from phasegrad.algorithms.surrogate import PolicyGradientConfig, learning_rates
+from phasegrad.algorithms.surrogate import RMSPropConfig, learning_rates
 from phasegrad.config import setting
 from phasegrad.errors import ConfigError, EnvError
 from phasegrad.losses import value_loss
 from phasegrad.models import ActorQCritic, AveragePolicy
 from phasegrad.models.q_critic import expected_value
 from phasegrad.off_policy import corrected_policy_gradient, kl_gradient, projected
-from phasegrad.optimize import Adam, Optimizer, RMSProp
+from phasegrad.optimize import Optimizer
 from phasegrad.replay_memory import ReplayMemory, Trajectories, trajectories_of
 from phasegrad.rollout import Minibatch, in_chunks
 from phasegrad.tree import tree_map
 
 
 @dataclass(kw_only=True)
-class ACERConfig(PolicyGradientConfig):
+class ACERConfig(RMSPropConfig):
     """Settings of ACER; the paper's symbols stand in brackets."""
 
     num_envs: int = setting(16, "N: environments stepped together, and trajectories of a replay update", low=1)
@@ -52,13 +52,6 @@ class ACERConfig(PolicyGradientConfig):
     gae_lambda: float = setting(1.0, "lambda of Retrace's traces, 1 in the paper", low=0, high=1)
     updates_per_iteration: int = setting(
         8, "rollouts, each with its updates, between two lines of metrics; rates are read once for all of them", low=1
-    )
-    optimizer: str = setting("rmsprop", "what takes the steps", choices=("rmsprop", "adam"))
-    learning_rate: float = setting(7e-4, "the optimiser's step size", low=0)
-    rmsprop_alpha: float = setting(0.99, "decay of RMSProp's mean square", low=0, high=1)
-    rmsprop_eps: float = setting(1e-5, "RMSProp's epsilon", low=0)
-    rmsprop_inside_root: bool = setting(
-        False, "epsilon under the root and a mean square that starts at 1, as the original code has it"
     )
     entropy_coef: float = setting(0.01, "weight of the entropy bonus", low=0)
     q_coef: float = setting(0.5, "weight of the loss of Q", low=0)
@@ -117,13 +110,7 @@ class ACER(Algorithm):
 
     def build_optimizers(self) -> dict[str, Optimizer]:
         config = self.config
-
-        def optimizer(where: slice) -> Optimizer:
-            if config.optimizer == "adam":
-                return Adam(self.flat, where, config.adam_eps)
-            return RMSProp(self.flat, where, config.rmsprop_eps, config.rmsprop_alpha, config.rmsprop_inside_root)
-
-        optimizers = {group: optimizer(where) for group, where in self.flat.slices.items()}
+        optimizers = config.optimizers(self.flat)
         self.stepper = self.stepper_for(optimizers, config.max_grad_norm)
         self.average = AveragePolicy(self.model, self.flat)
         slots = config.replay_capacity // config.batch_size if config.replay_ratio else 0

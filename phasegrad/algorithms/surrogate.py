@@ -17,6 +17,8 @@ from phasegrad.config import Config, setting
 from phasegrad.distributions import Family
 from phasegrad.errors import ConfigError
 from phasegrad.losses import OBJECTIVES, policy_objective
+from phasegrad.models import FlatParameters
+from phasegrad.optimize import Adam, Optimizer, RMSProp
 from phasegrad.rollout import Batch, Minibatches, Segment, minibatch_indices
 
 
@@ -39,6 +41,26 @@ class PolicyGradientConfig(Config):
             raise ConfigError(
                 "critic_learning_rate needs a value network of its own: set arch dual or leave critic_learning_rate out."
             )
+
+
+@dataclass(kw_only=True)
+class RMSPropConfig(PolicyGradientConfig):
+    """Settings of the algorithms whose papers step by RMSProp."""
+
+    optimizer: str = setting("rmsprop", "what takes the steps", choices=("rmsprop", "adam"))
+    learning_rate: float = setting(7e-4, "the optimiser's step size", low=0)
+    rmsprop_alpha: float = setting(0.99, "decay of RMSProp's mean square [alpha]", low=0, high=1)
+    rmsprop_eps: float = setting(1e-5, "RMSProp's epsilon", low=0)
+    rmsprop_inside_root: bool = setting(
+        False, "epsilon under the root and a mean square that starts at 1, as the original code has it"
+    )
+
+    def optimizers(self, flat: FlatParameters) -> dict[str, Optimizer]:
+        """The chosen optimiser for each parameter group."""
+        if self.optimizer == "adam":
+            return {group: Adam(flat, where, self.adam_eps) for group, where in flat.slices.items()}
+        settings = (self.rmsprop_eps, self.rmsprop_alpha, self.rmsprop_inside_root)
+        return {group: RMSProp(flat, where, *settings) for group, where in flat.slices.items()}
 
 
 @dataclass(kw_only=True)
