@@ -8,6 +8,7 @@ stops inside a leg keeps the leg's actions: taking them again brings fresh envir
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import warnings
 from abc import ABC, abstractmethod
@@ -31,7 +32,7 @@ from phasegrad.devices import pick_device
 from phasegrad.errors import ConfigError, DamagedError, EnvError, PhasegradWarning
 from phasegrad.losses import explained_variance
 from phasegrad.models import ActorCritic, FlatParameters, build_model
-from phasegrad.models.encoders import is_image
+from phasegrad.models.encoders import ImageEncoder, is_image
 from phasegrad.normalize import RewardNormalizer
 from phasegrad.optimize import Optimizer, Stepper
 from phasegrad.presets import resolve_config
@@ -67,6 +68,7 @@ class Algorithm(ABC):
     name: ClassVar[str] = ""
     smaller_storage: ClassVar[str] = "lower num_envs or num_steps"  # what to do where the rollouts do not fit
     model_class: ClassVar[type[ActorCritic]] = ActorCritic
+    first_derivatives_only: ClassVar[bool] = True  # which compiled convolutions have
     auxiliary_head: ClassVar[bool] = False  # whether the policy network carries an auxiliary value head
 
     def __init__(self, env: Any = None, *, run_dir: str | Path | None = None, **fields: Any) -> None:
@@ -336,25 +338,43 @@ class Algorithm(ABC):
     def settle_computation(self) -> None:
         """Make the setting `compile` definite: it decides the last bits of a run, so the run's config must say it."""
         config = self.config
-        small = self.flat.is_dense and self.device.type == "cpu"
-        if not small or (config.compile == "auto" and config.total_steps < WORTH_COMPILING):
+        without = "replay" if self.flat.is_dense else "off"  # what goes on where nothing can be compiled
+        too_short = config.compile == "auto" and config.total_steps < WORTH_COMPILING
+        if self.device.type != "cpu" or too_short or not (self.flat.is_dense or self.first_derivatives_only):
             config.compile = "off"
-        elif config.compile in ("auto", "on") and self.flat.data.dtype != torch.float32:
-            config.compile = "replay"
-        elif config.compile in ("auto", "on") and native.compiler() is None:
+        elif config.compile == "replay" or self.flat.data.dtype != torch.float32:
+            config.compile = "off" if config.compile == "off" else without
+        elif config.compile != "off" and native.compiler() is None:
             if config.compile == "on":
                 warnings.warn(
                     "There is no C compiler here, so the run goes without compiled code and its last bits may differ: "
-                    "install gcc, or set compile replay.",
+                    f"install gcc, or set compile {without}.",
                     PhasegradWarning,
                     stacklevel=4,
                 )
-            config.compile = "replay"
+            config.compile = without
         elif config.compile == "auto":
             config.compile = "on"
-        self.actor.compiled = config.compile == "on"
+        dense = self.flat.is_dense
+        self.actor.compiled = dense and config.compile == "on"
         for stepper in self.steppers:
-            stepper.replay, stepper.native = config.compile in ("on", "replay"), config.compile == "on"
+            stepper.replay, stepper.native = dense and config.compile in ("on", "replay"), self.actor.compiled
+
+    @contextlib.contextmanager
+    def compiled_encoders(self) -> Iterator[None]:
+        """Convolutions as machine code, where `compile` says so, for as long as the context lasts."""
+        encoders = [module for module in self.model.modules() if isinstance(module, ImageEncoder)]
+        if self.config.compile == "on":
+            for encoder in encoders:
+                try:
+                    encoder.trunk = native.compile_trunk(encoder)
+                except Exception as error:  # a network that is not known here still trains
+                    warnings.warn(f"Convolutions run without compiled code: {error}", PhasegradWarning, stacklevel=4)
+        try:
+            yield
+        finally:
+            for encoder in encoders:
+                encoder.trunk = None
 
     # Using the agent
 

@@ -65,6 +65,7 @@ class TRPO(Algorithm):
     name = "trpo"
     config_class = TRPOConfig
     config: TRPOConfig
+    first_derivatives_only = False  # Fisher products differentiate the gradient of a KL
 
     def build_optimizers(self) -> dict[str, Adam]:
         value = Adam(self.flat, self.flat.slices["value"], self.config.adam_eps)

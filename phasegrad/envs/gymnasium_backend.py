@@ -53,6 +53,10 @@ class GymnasiumVectorEnv(VectorEnv):
         if self._adapter.mask_leaf is not None:
             self._actions.check_mask_space(self._adapter.mask_leaf)
         self._leaves = [*self._adapter.leaves, *([self._adapter.mask_leaf] if self._adapter.mask_leaf else [])]
+        only = self._adapter.leaves[0]
+        # dtype and shape of an observation that is one array: what needs no further check on every step
+        self._usual = (None, None) if self._adapter.nested else (np.dtype(only.original.dtype), only.shape)
+        self._step_functions = [env.step for env in self._envs]
         self._steps = 0
         self._ready = False
         self._returns = np.zeros(self.num_envs)
@@ -90,21 +94,28 @@ class GymnasiumVectorEnv(VectorEnv):
         masks: list[Any] = []
         ended: list[int] = []
         finals: list[list[np.ndarray]] = []
-        for index, env in enumerate(self._envs):
-            try:
-                with self._limit:
-                    observation, reward[index], terminated[index], truncated[index], info = env.step(rows[index])
-            except (Exception, StepTimeout) as error:
-                raise EnvError(self._crash(index, f"step {self._steps}", error)) from error
-            if terminated[index] or truncated[index]:
-                final = self._buffers(1)
-                self._write(final, 0, observation, index)
-                finals.append(final)
-                ended.append(index)
-                observation, info = self._reset_one(index, None)
-            self._write(buffers, index, observation, index)
-            if self._mask_in_info:
-                self._keep_mask(masks, info, index)
+        index = 0
+        try:
+            for index, step_one in enumerate(self._step_functions):
+                if self._timeout is None:
+                    observation, reward[index], over, cut, info = step_one(rows[index])
+                else:
+                    with self._limit:
+                        observation, reward[index], over, cut, info = step_one(rows[index])
+                if over or cut:
+                    terminated[index], truncated[index] = over, cut
+                    final = self._buffers(1)
+                    self._write(final, 0, observation, index)
+                    finals.append(final)
+                    ended.append(index)
+                    observation, info = self._reset_one(index, None)
+                self._write(buffers, index, observation, index)
+                if self._mask_in_info:
+                    self._keep_mask(masks, info, index)
+        except PhasegradError:
+            raise
+        except (Exception, StepTimeout) as error:
+            raise EnvError(self._crash(index, f"step {self._steps}", error)) from error
         self._returns += reward
         step = Step(self._collect(buffers), reward, terminated, truncated, np.array(ended, np.int64))
         step.action_mask = self._collect_mask(buffers, masks)
@@ -126,7 +137,7 @@ class GymnasiumVectorEnv(VectorEnv):
         return float(self._envs[0].metadata.get("render_fps") or 30.0)
 
     def close(self) -> None:
-        envs, self._envs = self._envs, []
+        envs, self._envs, self._step_functions = self._envs, [], []
         for env in envs:
             env.close()
 
@@ -156,6 +167,13 @@ class GymnasiumVectorEnv(VectorEnv):
         return [np.empty((count, *leaf.shape), leaf.original.dtype) for leaf in self._leaves]
 
     def _write(self, buffers: list[np.ndarray], row: int, observation: Any, index: int) -> None:
+        if (
+            type(observation) is np.ndarray
+            and observation.dtype == self._usual[0]
+            and observation.shape == self._usual[1]
+        ):
+            buffers[0][row] = observation
+            return
         for buffer, leaf in zip(buffers, self._leaves, strict=True):
             buffer[row] = checked_entry(observation, leaf, index)
 

@@ -58,6 +58,19 @@ class ImageEncoder(Encoder):
         self.channels_first = channels_first(space)
         shape = space.shape
         self.image_shape = tuple(shape) if self.channels_first else (shape[2], shape[0], shape[1])
+        self.trunk: Callable[[Tensor], Tensor] | None = None  # the layers compiled, while an agent trains
+
+    @property
+    def layers(self) -> nn.Sequential:
+        """From pixels to a flat vector."""
+        raise NotImplementedError
+
+    def flat_features(self, observation: Tensor) -> Tensor:
+        """What the layers make of the images, [B, width]."""
+        if self.trunk is not None and observation.dtype == torch.uint8 and observation.device.type == "cpu":
+            return self.trunk(observation)
+        features: Tensor = self.layers(self.pixels(observation))
+        return features
 
     def pixels(self, observation: Tensor) -> Tensor:
         """[B, C, H, W] floats in channels_last memory: an HWC batch seen as NCHW is that already."""
@@ -88,8 +101,12 @@ class NatureCNN(ImageEncoder):
         self.features = 512
         self.dense = orthogonal_(nn.Linear(self.width_after(self.convolutions), self.features), gain)
 
+    @property
+    def layers(self) -> nn.Sequential:
+        return self.convolutions
+
     def forward(self, observation: Tensor) -> Tensor:
-        return F.relu(self.dense(self.convolutions(self.pixels(observation))))
+        return F.relu(self.dense(self.flat_features(observation)))
 
 
 class ResidualBlock(nn.Module):
@@ -144,8 +161,12 @@ class ImpalaCNN(ImageEncoder):
         self.features = dense
         self.dense = fixed_norm_(nn.Linear(self.width_after(self.stacks), dense), 1.4)
 
+    @property
+    def layers(self) -> nn.Sequential:
+        return self.stacks
+
     def forward(self, observation: Tensor) -> Tensor:
-        return F.relu(self.dense(self.stacks(self.pixels(observation))))
+        return F.relu(self.dense(self.flat_features(observation)))
 
 
 class GridCNN(ImageEncoder):
@@ -168,8 +189,12 @@ class GridCNN(ImageEncoder):
         self.features = 64
         self.dense = orthogonal_(nn.Linear(self.width_after(self.convolutions), self.features), gain)
 
+    @property
+    def layers(self) -> nn.Sequential:
+        return self.convolutions
+
     def forward(self, observation: Tensor) -> Tensor:
-        return torch.tanh(self.dense(self.convolutions(self.pixels(observation))))
+        return torch.tanh(self.dense(self.flat_features(observation)))
 
 
 class JointEncoder(Encoder):

@@ -4,6 +4,7 @@
     emit.py     the C statements of each operation
     build.py    the system's compiler, and a cache of what it built
     program.py  compiled programs: acting, and whole epochs of minibatches
+    trunk.py    the convolutions of an image encoder, an image at a time; trunk_source.py writes them
 
 What the compiler is for: a minibatch of a 64-64 network is a hundred kernels of a microsecond each, and every way of
 calling them one by one costs more than they do. Where there is no compiler, or a graph holds an operation that is not
@@ -12,5 +13,6 @@ known here, the caller does without.
 
 from phasegrad.native.build import compiler
 from phasegrad.native.program import EpochProgram, Program, Unsupported
+from phasegrad.native.trunk import compile_trunk
 
-__all__ = ["EpochProgram", "Program", "Unsupported", "compiler"]
+__all__ = ["EpochProgram", "Program", "Unsupported", "compile_trunk", "compiler"]

@@ -46,6 +46,7 @@ def train(
     torch.set_num_threads(pick_threads(agent.config.torch_threads, agent.microbatch < 1 << 20))
     with contextlib.ExitStack() as cleanup:
         cleanup.callback(torch.set_num_threads, threads_before)
+        cleanup.enter_context(agent.compiled_encoders())
         session = Session(agent, total, progress, cleanup)
         return session.run(callback)
 
