@@ -29,13 +29,14 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=15.0)
     parser.add_argument("--peer", default=".venv-peers/bin/python", help="Python with stable-baselines3")
     parser.add_argument("--out", default="results/speed-sb3.json")
+    parser.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE", help="a setting of ours")
     options = parser.parse_args()
     results = {}
     for task in options.tasks.split(","):
         ours, theirs = [], []
         for _ in range(options.repeats):
             theirs.append(run([options.peer, str(HERE / "peer_sb3.py"), task, str(options.seconds)]))
-            ours.append(run([sys.executable, "-P", "-m", "phasegrad.bench", task, str(options.seconds)]))
+            ours.append(run([sys.executable, "-P", "-m", "phasegrad.bench", task, str(options.seconds), *options.set]))
         ratio = statistics.median(ours) / statistics.median(theirs)
         pairs = [mine / other for mine, other in zip(ours, theirs, strict=True)]
         results[task] = {"ratio": ratio, "ratio_range": [min(pairs), max(pairs)], "ours": ours, "sb3": theirs}

@@ -57,20 +57,32 @@ TASKS = {
 }  # fmt: skip
 
 
-def bench(names: Sequence[str], seconds: float, repeats: int) -> dict[str, Any]:
-    """Measure tasks in turn, each `repeats` times; medians, and every single figure beside them."""
+def bench(names: Sequence[str], seconds: float, repeats: int, settings: Sequence[str] = ()) -> dict[str, Any]:
+    """Measure tasks in turn, each `repeats` times; medians, and every single figure beside them.
+
+    `settings`: FIELD=VALUE for all of them.
+    """
+    parsed(settings)
     for name in names:
         if name not in TASKS:
             raise ConfigError(f"Unknown task {name!r}; there are {', '.join(TASKS)}.{nearest(name, TASKS)}")
     runs: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
     for _ in range(repeats):
         for name in names:
-            runs[name].append(_in_a_process(name, seconds))
+            runs[name].append(_in_a_process(name, seconds, settings))
     return {name: _median(found) for name, found in runs.items()}
 
 
-def _in_a_process(name: str, seconds: float) -> dict[str, Any]:
-    command = [sys.executable, "-P", "-m", "phasegrad.bench", name, str(seconds)]
+def parsed(settings: Sequence[str]) -> dict[str, str]:
+    """Field names and values as written."""
+    for setting in settings:
+        if "=" not in setting:
+            raise ConfigError(f"--set takes FIELD=VALUE such as compile=replay, not {setting!r}.")
+    return dict(setting.split("=", 1) for setting in settings)
+
+
+def _in_a_process(name: str, seconds: float, settings: Sequence[str]) -> dict[str, Any]:
+    command = [sys.executable, "-P", "-m", "phasegrad.bench", name, str(seconds), *settings]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         reason = done.stderr.strip().splitlines()[-1:] or ["no message"]
@@ -83,13 +95,18 @@ def _median(runs: list[dict[str, Any]]) -> dict[str, Any]:
     return result | {"sps_each": [run["sps"] for run in runs]}
 
 
-def measure(task: Task, seconds: float) -> dict[str, float]:
+def measure(task: Task, seconds: float, settings: Sequence[str] = ()) -> dict[str, float]:
     """One task in this process: throughput once everything is compiled and allocated, and its limit."""
     from phasegrad.algorithms import ALGORITHMS
     from phasegrad.runs.session import peak_rss_mb
 
     agent = ALGORITHMS[task.algorithm](
-        task.env, env_options=task.env_options, total_steps=UNBOUNDED, seed=1, checkpoint_every=UNBOUNDED, **task.fields
+        task.env,
+        env_options=task.env_options,
+        total_steps=UNBOUNDED,
+        seed=1,
+        checkpoint_every=UNBOUNDED,
+        **{**task.fields, **parsed(settings)},
     )
     phase = getattr(agent.config, "interval", 1)  # PPG: whole phases only, so that auxiliary work counts in full
     begun = time.perf_counter()
@@ -220,4 +237,4 @@ def table(results: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(json.dumps(measure(TASKS[sys.argv[1]], float(sys.argv[2]))) + "\n")
+    sys.stdout.write(json.dumps(measure(TASKS[sys.argv[1]], float(sys.argv[2]), sys.argv[3:])) + "\n")

@@ -175,6 +175,13 @@ def build_parser() -> Parser:
     benchmark.add_argument(
         "--repeats", default="3", help="measurements of each task, of which the median counts (default 3)"
     )
+    benchmark.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="FIELD=VALUE",
+        help="a setting of all tasks, such as compile=replay",
+    )
     benchmark.add_argument("--out", help="JSON file to write")
     benchmark.add_argument("--json", action="store_true", help="one JSON object on stdout")
     doctor = verb("doctor", "check this installation", run_doctor)
@@ -502,7 +509,8 @@ def run_bench(options: argparse.Namespace) -> int:
     from phasegrad.config import coerce
 
     seconds = coerce("seconds", options.seconds, float, {"low": 0.1})
-    results = bench(options.task or list(TASKS), seconds, coerce("repeats", options.repeats, int, {"low": 1}))
+    repeats = coerce("repeats", options.repeats, int, {"low": 1})
+    results = bench(options.task or list(TASKS), seconds, repeats, options.set)
     if options.out:
         Path(options.out).write_text(json.dumps(results, indent=1) + "\n")
     print(json.dumps(results) if options.json else table(results))

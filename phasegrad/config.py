@@ -50,8 +50,9 @@ class Config:
     device: str = setting("auto", "where the networks live: auto, cpu, cuda, cuda:1")
     compile: str = setting(
         "auto",
-        "small networks on a CPU: on compiles them with the system's C compiler, replay calls traced kernels, off is "
-        "plain autograd; auto takes off for runs below 20,000 steps, else on where there is a compiler, else replay",
+        "networks on a CPU: on compiles them with the system's C compiler, replay (networks without convolutions) calls "
+        "traced kernels, off is plain autograd; auto takes off for runs below 20,000 steps, else on where there is a "
+        "compiler, else replay",
         choices=("auto", "on", "replay", "off"),
     )
     torch_threads: int = setting(0, "threads of torch's kernels; 0 lets the network's size decide", low=0, high=1 << 12)

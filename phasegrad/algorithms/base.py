@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
 RECENT_EPISODES = 100
 WORTH_COMPILING = 20_000  # environment steps of a run: a shorter one is over before a second of compiling is repaid
+COMPUTATIONS = {"on": "compiled", "replay": "traced kernels", "off": "plain kernels"}  # for people
 MOST_LEG_BYTES = 1 << 28  # of a leg's actions; beyond it a stop inside the leg goes back to the leg's start
 
 
@@ -132,6 +133,7 @@ class Algorithm(ABC):
         self.takes_over = False  # whether a fresh agent may write to a run directory that holds a run already
         self.leg_due = False  # a checkpoint is due at the next boundary
         self.metrics_bytes, self.seconds_before = 0, 0.0  # what metrics.jsonl and the clock held at the last checkpoint
+        self.computation = ""  # how the networks are computed, and why so, for people
         self.scalars: dict[str, float] = {}  # what an algorithm carries from one iteration to the next
         self.leg_actions: list[Tensor] | None = []  # taken since the leg began [T, N, ...]; None: too many to keep
         self.leg_bytes = 0  # what they take
@@ -337,11 +339,13 @@ class Algorithm(ABC):
 
     def settle_computation(self) -> None:
         """Make the setting `compile` definite: it decides the last bits of a run, so the run's config must say it."""
-        config = self.config
-        without = "replay" if self.flat.is_dense else "off"  # what goes on where nothing can be compiled
-        too_short = config.compile == "auto" and config.total_steps < WORTH_COMPILING
-        if self.device.type != "cpu" or too_short or not (self.flat.is_dense or self.first_derivatives_only):
+        config, dense = self.config, self.flat.is_dense
+        without = "replay" if dense else "off"  # what goes on where nothing can be compiled
+        why = ""
+        if self.device.type != "cpu" or not (dense or self.first_derivatives_only):
             config.compile = "off"
+        elif config.compile == "auto" and config.total_steps < WORTH_COMPILING:
+            config.compile, why = "off", f": compiling pays from {WORTH_COMPILING:,} steps on"
         elif config.compile == "replay" or self.flat.data.dtype != torch.float32:
             config.compile = "off" if config.compile == "off" else without
         elif config.compile != "off" and native.compiler() is None:
@@ -352,10 +356,10 @@ class Algorithm(ABC):
                     PhasegradWarning,
                     stacklevel=4,
                 )
-            config.compile = without
+            config.compile, why = without, ": no C compiler"
         elif config.compile == "auto":
             config.compile = "on"
-        dense = self.flat.is_dense
+        self.computation = COMPUTATIONS[config.compile] + why
         self.actor.compiled = dense and config.compile == "on"
         for stepper in self.steppers:
             stepper.replay, stepper.native = dense and config.compile in ("on", "replay"), self.actor.compiled

@@ -138,6 +138,7 @@ def make_display(agent: Algorithm, total: int, shown: bool) -> Display:
     config = agent.config
     title = f"{agent.name.upper()} on {config.env}, seed {config.seed}, {config.arch} network on {agent.device}, "
     title += f"{gigabytes(agent.storage_bytes())} of stored rollouts"
+    title += f", {agent.computation}" if agent.computation else ""
     interval = config.interval if getattr(config, "has_auxiliary_phase", False) else 0
     view = RunView(title, total, interval)
     first_step = agent.progress.step
