@@ -34,6 +34,7 @@ RETRIES = 3  # of a task whose worker or node is lost; one that fails by itself 
 MARKER = ".cluster"  # a file in the folder that all nodes must see
 SECONDS_TO_SEE = 10.0  # how long a network file system may take to show a new file
 SECONDS_TO_KILL = 10.0
+SECONDS_TO_ANSWER = 10.0
 OBJECT_STORE_BYTES = 80 * 2**20  # about Ray's least: tasks exchange a few kilobytes
 QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -105,15 +106,30 @@ def connect(place: Place) -> Cluster | None:
     logging.getLogger("ray").setLevel(logging.ERROR)
     main_thread = threading.current_thread() is threading.main_thread()
     before = signal.getsignal(signal.SIGTERM) if main_thread else None
+    if place.address:
+        _require_answer(place.address)
     try:
-        started = _initialise(ray, place.address)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            started = _initialise(ray, place.address)
     except Exception as error:  # Ray raises whatever its layers do
         where = place.address or os.environ.get("RAY_ADDRESS") or "of this machine"
-        raise RunError(f"The Ray cluster {where} cannot be used: {_first_line(error)}") from None
+        # Ray sends its token only where it is told to, and a refused connection looks like any other.
+        hint = "" if os.environ.get("RAY_AUTH_MODE") else "; one that asks for a token needs RAY_AUTH_MODE=token here"
+        raise RunError(f"The Ray cluster {where} cannot be used ({_first_line(error)}){hint}.") from None
     finally:
         if before is not None:
             signal.signal(signal.SIGTERM, before)  # Ray takes it
     return Cluster(ray, place, started)
+
+
+def _require_answer(address: str) -> None:
+    """Ray itself takes half a minute to say that there is nobody."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), SECONDS_TO_ANSWER).close()
+    except (OSError, OverflowError) as error:
+        raise RunError(f"No Ray cluster answers at {address} ({_first_line(error)}).") from None
 
 
 def _initialise(ray: Any, address: str) -> bool:
@@ -211,10 +227,7 @@ class Cluster:
         except errors.TaskCancelledError:
             return Ended("cancelled")
         except errors.RayTaskError as error:
-            cause = error.as_instanceof_cause()
-            return Ended(
-                "broken", message=f"{type(error.cause).__name__}: {_first_line(getattr(cause, 'cause', cause))}"
-            )
+            return Ended("broken", message=f"{type(error.cause).__name__}: {_first_line(error.cause)}")
         except errors.RayError as error:
             return Ended("lost", message=f"its worker or node was lost {RETRIES + 1} times ({type(error).__name__})")
         if status == "unusable":
@@ -304,4 +317,4 @@ def sees(folder: Path, token: str) -> bool:
 
 def _first_line(error: object) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return (lines[0] if lines else type(error).__name__)[:300].rstrip(".") + "."
+    return (lines[0] if lines else type(error).__name__)[:300].rstrip(".")
