@@ -23,13 +23,14 @@ import pytest
 from phasegrad import tune as tuning
 from phasegrad.cli import main
 from phasegrad.errors import ConfigError, RunError
+from phasegrad.runs.directory import RunDirectory, step_of
 from phasegrad.runs.lock import LOCK, Lock
 from phasegrad.studies import cluster as clusters
 from phasegrad.studies import command, fleet, trials
 from phasegrad.studies.cluster import Ended, Place, parse_place
 from phasegrad.studies.definition import load_study
-from phasegrad.studies.grid import build_grid
-from phasegrad.studies.progress import Display
+from phasegrad.studies.grid import build_grid, select
+from phasegrad.studies.progress import Display, latest
 from phasegrad.studies.runner import Outcome, Stop, StudyStopped
 from phasegrad.versions import __version__
 
@@ -419,20 +420,25 @@ def test_a_study_loses_a_worker_and_gives_the_table_of_the_local_pool(
     assert not (folder / clusters.MARKER).exists()
 
 
-def test_a_stopped_fleet_goes_on_to_the_same_scores(local: Local, pooled: Pooled, tmp_path: Path) -> None:
+def test_a_stopped_fleet_leaves_runs_that_can_go_on(local: Local, pooled: Pooled, tmp_path: Path) -> None:
     folder = tmp_path / "out"
     arguments = ["study", str(pooled.file), "--dir", str(folder), "--seeds", "1", "--variants", "wide"]
     process = phasegrad(local, *arguments, "--cluster", local.plain)
-    training = until(lambda: writer(folder / "runs" / "CartPole-v1" / "wide" / "s1"), process)
+    path = folder / "runs" / "CartPole-v1" / "wide" / "s1"
+    training = until(lambda: writer(path), process)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=PATIENCE)
     assert (process.returncode, err) == (130, "phasegrad: stopped with 0 of 1 runs done; the same command continues.\n")
     assert is_gone(training)
-    log = folder / "logs" / "CartPole-v1" / "wide" / "s1.log"
-    assert "stopping after this iteration with a checkpoint" in log.read_text()
-    assert main(arguments) == 0  # here: a fleet's folder is like any other
-    assert "phasegrad resume" in log.read_text()
-    assert scores(folder) == [row for row in scores(pooled.folder) if (row["variant"], row["seed"]) == ("wide", 1)]
+    assert (
+        "stopping after this iteration with a checkpoint"
+        in (folder / "logs" / "CartPole-v1" / "wide" / "s1.log").read_text()
+    )
+    (run,) = build_grid(select(load_study(str(pooled.file)), seeds="1", variants="wide"), folder, {})
+    assert run.state() == "unfinished"
+    reached = latest(run)[0]
+    assert 0 < reached < 8_192
+    assert step_of(RunDirectory(path).checkpoints()[-1]) == reached  # nothing of what was trained is lost
 
 
 def test_a_second_signal_ends_the_fleet_at_once(local: Local, pooled: Pooled, tmp_path: Path) -> None:
