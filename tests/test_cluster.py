@@ -47,10 +47,10 @@ num_steps = 32
 num_minibatches = 1
 epochs = 1
 checkpoint_every = 1024
-[variants.narrow]
-clip_range = 0.1
-[variants.wide]
-clip_range = 0.3
+[variants.slow]
+learning_rate = 3e-4
+[variants.fast]
+learning_rate = 3e-3
 """
 PATIENCE = 120.0
 
@@ -390,7 +390,7 @@ def test_a_study_loses_a_worker_and_gives_the_table_of_the_local_pool(
 ) -> None:
     folder = tmp_path / "out"
     process = phasegrad(local, "study", str(pooled.file), "--dir", str(folder), "--cluster", local.plain)
-    run = folder / "runs" / "CartPole-v1" / "narrow" / "s1"
+    run = folder / "runs" / "CartPole-v1" / "slow" / "s1"
     training = until(lambda: writer(run), process)
     worker = parent(training)
     assert b"ray::" in Path(f"/proc/{worker}/cmdline").read_bytes()
@@ -401,7 +401,7 @@ def test_a_study_loses_a_worker_and_gives_the_table_of_the_local_pool(
     assert (folder / "table.md").read_bytes() == (pooled.folder / "table.md").read_bytes()
     assert scores(folder) == scores(pooled.folder)
     assert all(row["status"] == "finished" and row["score"] for row in scores(folder))
-    log = (folder / "logs" / "CartPole-v1" / "narrow" / "s1.log").read_text()
+    log = (folder / "logs" / "CartPole-v1" / "slow" / "s1.log").read_text()
     assert log.count(f"$ # on {socket.gethostname()}\n") == 2
     assert log.count("phasegrad train") == log.count("phasegrad resume") == 1
     steps = [json.loads(line)["step"] for line in (run / "metrics.jsonl").read_text().splitlines()]
@@ -412,7 +412,7 @@ def test_a_study_loses_a_worker_and_gives_the_table_of_the_local_pool(
     assert sorted(line.split(",")[0] for line in lines if line.startswith(("started", "finished"))) == sorted(
         f"{word} CartPole-v1 {variant} seed {seed}"
         for word in ("started ", "finished")
-        for variant in ("narrow", "wide")
+        for variant in ("slow", "fast")
         for seed in (1, 2)
     )
     assert "raylet" not in out
@@ -422,9 +422,9 @@ def test_a_study_loses_a_worker_and_gives_the_table_of_the_local_pool(
 
 def test_a_stopped_fleet_leaves_runs_that_can_go_on(local: Local, pooled: Pooled, tmp_path: Path) -> None:
     folder = tmp_path / "out"
-    arguments = ["study", str(pooled.file), "--dir", str(folder), "--seeds", "1", "--variants", "wide"]
+    arguments = ["study", str(pooled.file), "--dir", str(folder), "--seeds", "1", "--variants", "fast"]
     process = phasegrad(local, *arguments, "--cluster", local.plain)
-    path = folder / "runs" / "CartPole-v1" / "wide" / "s1"
+    path = folder / "runs" / "CartPole-v1" / "fast" / "s1"
     training = until(lambda: writer(path), process)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=PATIENCE)
@@ -432,9 +432,9 @@ def test_a_stopped_fleet_leaves_runs_that_can_go_on(local: Local, pooled: Pooled
     assert is_gone(training)
     assert (
         "stopping after this iteration with a checkpoint"
-        in (folder / "logs" / "CartPole-v1" / "wide" / "s1.log").read_text()
+        in (folder / "logs" / "CartPole-v1" / "fast" / "s1.log").read_text()
     )
-    (run,) = build_grid(select(load_study(str(pooled.file)), seeds="1", variants="wide"), folder, {})
+    (run,) = build_grid(select(load_study(str(pooled.file)), seeds="1", variants="fast"), folder, {})
     assert run.state() == "unfinished"
     reached = latest(run)[0]
     assert 0 < reached < 8_192
@@ -443,15 +443,15 @@ def test_a_stopped_fleet_leaves_runs_that_can_go_on(local: Local, pooled: Pooled
 
 def test_a_second_signal_ends_the_fleet_at_once(local: Local, pooled: Pooled, tmp_path: Path) -> None:
     folder = tmp_path / "out"
-    endless = ["--set", "num_steps=500000", "--steps", "1e6", "--seeds", "1", "--variants", "wide"]
+    endless = ["--set", "num_steps=500000", "--steps", "1e6", "--seeds", "1", "--variants", "fast"]
     process = phasegrad(
         local, "study", str(pooled.file), "--dir", str(folder), *endless, "--cluster", local.plain, "--quiet"
     )
-    lock = folder / "runs" / "CartPole-v1" / "wide" / "s1" / LOCK
+    lock = folder / "runs" / "CartPole-v1" / "fast" / "s1" / LOCK
     training = until(lambda: int(lock.read_text() or 0) if lock.exists() else 0, process)
     time.sleep(1.0)  # within its first iteration, which takes minutes
     process.send_signal(signal.SIGTERM)
-    until(lambda: "stopping after" in (folder / "logs" / "CartPole-v1" / "wide" / "s1.log").read_text(), process)
+    until(lambda: "stopping after" in (folder / "logs" / "CartPole-v1" / "fast" / "s1.log").read_text(), process)
     assert process.poll() is None
     began = time.monotonic()
     process.send_signal(signal.SIGTERM)
