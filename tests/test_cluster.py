@@ -196,6 +196,19 @@ def test_a_leashed_process_dies_with_its_parent() -> None:
     assert (orphan.returncode, orphan.stdout) == (-signal.SIGKILL, b"")
 
 
+def test_a_worker_dies_with_its_node_while_it_has_a_task() -> None:
+    child = "from phasegrad.studies.leash import dying_with_parent as d\nwith d(): print(flush=True); input()\ninput()"
+    start = f"import subprocess, sys; p = subprocess.Popen([sys.executable, '-c', {child!r}]); print(p.pid, flush=True)"
+    node = subprocess.Popen(
+        [sys.executable, "-c", f"{start}; p.wait()"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    with node:
+        assert node.stdout
+        worker = int("".join(node.stdout.readline() for _ in range(2)))  # its number, and its sign that it is at work
+        node.kill()
+        until(lambda: is_gone(worker))
+
+
 class Pretended:
     """A cluster in this process: what is submitted runs when it is waited for; `endings` replace what comes of it."""
 
@@ -283,10 +296,41 @@ def test_too_large_a_share_is_refused() -> None:
             return type("Remote", (), {"options": lambda self, **_: self})()
 
     for cpus, gpus, room in ((1, 0, 4), (3, 0, 1), (0.5, 0.25, 4), (1, 1, 1), (8, 0, 0)):
-        cluster = clusters.Cluster(Small(), Place("", cpus, gpus), started=True)
+        cluster = clusters.Cluster(Small(), Place("", cpus, gpus), origin="started")
         assert cluster.room() == room
     with pytest.raises(ConfigError, match="no room for a run with 8 CPUs and 0 GPUs"):
         cluster.describe()
+
+
+@pytest.mark.parametrize(
+    ("address", "answers", "origin"),
+    [
+        ("head:1", [None], "joined"),
+        ("", [None], "started"),
+        ("", [ValueError("there is one"), None], "joined"),
+        ("", [ValueError("there is one"), ConnectionError("that has died"), None], "started"),
+    ],
+)
+def test_a_cluster_is_joined_where_there_is_one(
+    address: str, answers: list[Any], origin: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Ray:
+        calls: list[dict[str, Any]] = []  # noqa: RUF012 - of this class alone
+
+        def is_initialized(self) -> bool:
+            return not answers
+
+        def init(self, **options: Any) -> None:
+            self.calls.append(options)
+            if (answer := answers.pop(0)) is not None:
+                raise answer
+
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    ray = Ray()
+    assert clusters._initialise(ray, address) == origin
+    assert ("num_cpus" in ray.calls[-1]) == (origin == "started")  # Ray refuses it for one that is there
+    assert ray.calls[-1].get("address") == (address or ("local" if len(ray.calls) == 3 else None))
+    assert clusters._initialise(ray, address) == "found"  # the caller's own: neither opened nor closed
 
 
 # A real cluster
@@ -296,6 +340,15 @@ class Local(NamedTuple):
     plain: str
     client: str
     environment: dict[str, str]
+
+
+def environment_of(folder: str) -> dict[str, str]:
+    """For a cluster and those who join it: its folder, and a token that nobody else has."""
+    environment = {**os.environ, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": uuid.uuid4().hex}
+    environment |= {"RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1", "RAY_TMPDIR": folder}
+    environment["PYTHONPATH"] = str(Path(__file__).parents[1])
+    environment.pop("RAY_ADDRESS", None)
+    return environment
 
 
 @pytest.fixture(scope="module")
@@ -308,10 +361,7 @@ def local() -> Iterator[Local]:
         for free in (one, two):
             free.bind(("127.0.0.1", 0))
             ports.append(free.getsockname()[1])
-    environment = {**os.environ, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": uuid.uuid4().hex}
-    environment |= {"RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1", "RAY_TMPDIR": folder}
-    environment["PYTHONPATH"] = str(Path(__file__).parents[1])
-    environment.pop("RAY_ADDRESS", None)
+    environment = environment_of(folder)
     options = {"port": ports[0], "ray-client-server-port": ports[1], "num-cpus": 2, "temp-dir": folder}
     options |= {"include-dashboard": "false", "object-store-memory": 80 * 2**20, "node-ip-address": "127.0.0.1"}
     start = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block"]
@@ -423,11 +473,12 @@ def test_a_study_loses_a_worker_and_gives_the_table_of_the_local_pool(
 def test_a_stopped_fleet_leaves_runs_that_can_go_on(local: Local, pooled: Pooled, tmp_path: Path) -> None:
     folder = tmp_path / "out"
     arguments = ["study", str(pooled.file), "--dir", str(folder), "--seeds", "1", "--variants", "fast"]
-    process = phasegrad(local, *arguments, "--cluster", local.plain)
+    process = phasegrad(local, *arguments, "--cluster", "ray")  # the one that runs on this machine
     path = folder / "runs" / "CartPole-v1" / "fast" / "s1"
     training = until(lambda: writer(path), process)
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=PATIENCE)
+    out, err = process.communicate(timeout=PATIENCE)
+    assert out.startswith("Ray cluster joined: 1 node, room for 2 at a time\n")
     assert (process.returncode, err) == (130, "phasegrad: stopped with 0 of 1 runs done; the same command continues.\n")
     assert is_gone(training)
     assert (
@@ -441,12 +492,14 @@ def test_a_stopped_fleet_leaves_runs_that_can_go_on(local: Local, pooled: Pooled
     assert step_of(RunDirectory(path).checkpoints()[-1]) == reached  # nothing of what was trained is lost
 
 
-def test_a_second_signal_ends_the_fleet_at_once(local: Local, pooled: Pooled, tmp_path: Path) -> None:
-    folder = tmp_path / "out"
+def test_a_second_signal_ends_the_fleet_and_its_own_cluster_at_once(tmp_path: Path) -> None:
+    pytest.importorskip("ray")
+    file, folder = tmp_path / "small.toml", tmp_path / "out"
+    file.write_text(STUDY)
+    temporary = tempfile.mkdtemp(prefix="pg-", dir="/tmp")
+    own = Local("ray", "", environment_of(temporary))
     endless = ["--set", "num_steps=500000", "--steps", "1e6", "--seeds", "1", "--variants", "fast"]
-    process = phasegrad(
-        local, "study", str(pooled.file), "--dir", str(folder), *endless, "--cluster", local.plain, "--quiet"
-    )
+    process = phasegrad(own, "study", str(file), "--dir", str(folder), *endless, "--cluster", own.plain)
     lock = folder / "runs" / "CartPole-v1" / "fast" / "s1" / LOCK
     training = until(lambda: int(lock.read_text() or 0) if lock.exists() else 0, process)
     time.sleep(1.0)  # within its first iteration, which takes minutes
@@ -455,10 +508,12 @@ def test_a_second_signal_ends_the_fleet_at_once(local: Local, pooled: Pooled, tm
     assert process.poll() is None
     began = time.monotonic()
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=PATIENCE)
+    out, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 143
-    assert time.monotonic() - began < 20
-    until(lambda: is_gone(training))
+    assert time.monotonic() - began < 30
+    assert out.startswith("Ray cluster started: 1 node, room for ")
+    until(lambda: is_gone(training) and not processes_of(temporary))
+    shutil.rmtree(temporary)
 
 
 def test_a_search_by_the_clients_port(local: Local, tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from typing import Any
 
 from phasegrad.errors import ConfigError, PhasegradWarning, RunError
 from phasegrad.runs.files import write_atomically
+from phasegrad.studies.leash import dying_with_parent
 from phasegrad.studies.runner import POLL_SECONDS, SECONDS_TO_STOP, Stop
 from phasegrad.versions import __version__
 
@@ -111,7 +112,7 @@ def connect(place: Place) -> Cluster | None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            started = _initialise(ray, place.address)
+            origin = _initialise(ray, place.address)
     except Exception as error:  # Ray raises whatever its layers do
         where = place.address or os.environ.get("RAY_ADDRESS") or "of this machine"
         # Ray sends its token only where it is told to, and a refused connection looks like any other.
@@ -120,7 +121,7 @@ def connect(place: Place) -> Cluster | None:
     finally:
         if before is not None:
             signal.signal(signal.SIGTERM, before)  # Ray takes it
-    return Cluster(ray, place, started)
+    return Cluster(ray, place, origin)
 
 
 def _require_answer(address: str) -> None:
@@ -132,32 +133,37 @@ def _require_answer(address: str) -> None:
         raise RunError(f"No Ray cluster answers at {address} ({_first_line(error)}).") from None
 
 
-def _initialise(ray: Any, address: str) -> bool:
-    """Join the cluster, or start one in this process; whether one was started."""
+def _initialise(ray: Any, address: str) -> str:
+    """Join the cluster, or start one in this process: joined, started, or found where the caller had joined one."""
+    if ray.is_initialized():
+        return "found"
     quietly: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     if address or os.environ.get("RAY_ADDRESS"):
         ray.init(address=address or None, **quietly)
-        return False
+        return "joined"
+    own = {
+        "num_cpus": len(os.sched_getaffinity(0)),
+        "include_dashboard": False,
+        "object_store_memory": OBJECT_STORE_BYTES,
+        "_node_ip_address": "127.0.0.1",  # nobody else's business
+    }
     try:
-        # Without an address Ray joins the cluster that `ray start` left on this machine, and refuses the rest then.
-        ray.init(
-            num_cpus=len(os.sched_getaffinity(0)),
-            include_dashboard=False,
-            object_store_memory=OBJECT_STORE_BYTES,
-            _node_ip_address="127.0.0.1",  # nobody else's business
-            **quietly,
-        )
-    except ValueError:
-        ray.init(**quietly)
-        return False
-    return True
+        ray.init(**own, **quietly)
+    except ValueError:  # there is one that `ray start` began on this machine, and it has its own idea of these
+        try:
+            ray.init(**quietly)
+            return "joined"
+        except ConnectionError:  # there was one
+            ray.init(address="local", **own, **quietly)
+    return "started"
 
 
 class Cluster:
     """A connection; closing it ends a cluster that was started for it, and leaves one that was joined."""
 
-    def __init__(self, ray: Any, place: Place, started: bool) -> None:
-        self.ray, self.place, self.started = ray, place, started
+    def __init__(self, ray: Any, place: Place, origin: str) -> None:
+        """`origin`: as `_initialise` gives it."""
+        self.ray, self.place, self.origin = ray, place, origin
         self.folder, self.token = "", ""  # of `shared`
         self.remote = ray.remote(_portable()).options(
             num_cpus=place.cpus, num_gpus=place.gpus, max_retries=RETRIES, retry_exceptions=False
@@ -167,7 +173,8 @@ class Cluster:
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.ray.shutdown()
+        if self.origin != "found":
+            self.ray.shutdown()
 
     def room(self) -> int:
         """How many tasks fit on the nodes there are, were nobody else using them."""
@@ -185,13 +192,12 @@ class Cluster:
         room, nodes = self.room(), sum(node["Alive"] for node in self.ray.nodes())
         if not room:
             wanted = f"{self.place.cpus:g} CPUs and {self.place.gpus:g} GPUs"
-            if self.started:
+            if self.origin == "started":
                 raise ConfigError(f"This machine has no room for a run with {wanted}: ask for less.")
             warnings.warn(
                 f"No node of the cluster has {wanted}: the runs wait for one to join.", PhasegradWarning, stacklevel=2
             )
-        origin = "started here" if self.started else "joined"
-        return f"Ray cluster {origin}: {nodes} {'node' if nodes == 1 else 'nodes'}, room for {room} at a time"
+        return f"Ray cluster {self.origin}: {nodes} {'node' if nodes == 1 else 'nodes'}, room for {room} at a time"
 
     @contextmanager
     def shared(self, folder: Path) -> Iterator[None]:
@@ -296,7 +302,9 @@ def perform(payload: bytes) -> tuple[str, Any]:
     stop = Stop()
     before = signal.signal(signal.SIGINT, lambda number, frame: stop.ask(number))
     try:
-        return "done", call(stop, *arguments)
+        # A worker whose node agent has died would finish its task all the same, while the cluster tries it elsewhere.
+        with dying_with_parent():
+            return "done", call(stop, *arguments)
     finally:
         signal.signal(signal.SIGINT, before)
 

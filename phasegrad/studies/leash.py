@@ -11,7 +11,8 @@ import os
 import signal
 import sys
 import threading
-import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NoReturn
 
 SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
@@ -29,13 +30,24 @@ def die_with(parent: int) -> None:
     if os.getppid() != parent:
         _die()
     if sys.platform != "linux":
-        threading.Thread(target=_watch, args=(parent,), daemon=True).start()
+        threading.Thread(target=_watch, args=(parent, threading.Event()), daemon=True).start()
 
 
-def _watch(parent: int) -> None:
-    while os.getppid() == parent:
-        time.sleep(SECONDS_BETWEEN_LOOKS)
-    _die()
+@contextmanager
+def dying_with_parent() -> Iterator[None]:
+    """The same for a while, and for a parent's death only: the kernel's signal comes at that of its forking thread."""
+    over = threading.Event()
+    threading.Thread(target=_watch, args=(os.getppid(), over), daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()
+
+
+def _watch(parent: int, over: threading.Event) -> None:
+    while not over.wait(SECONDS_BETWEEN_LOOKS):
+        if os.getppid() != parent:
+            _die()
 
 
 def _die() -> NoReturn:
