@@ -153,8 +153,10 @@ def build_parser() -> Parser:
     tune.add_argument("--dir", help="where trials and result are kept (default: tuning/ENV-ALGORITHM)")
     tune.add_argument("--seed", default="1", help="seed of the search and of its first trial (default 1)")
     tune.add_argument("--quiet", action="store_true", help="print nothing but the result")
-    from phasegrad.studies.options import add_options
+    from phasegrad.studies.options import add_cluster_options, add_options
 
+    add_cluster_options(tune)
+    tune.add_argument("--jobs", help="with --cluster: trials at a time (default: what the cluster has room for)")
     add_options(verb("study", "run a grid of variants, environments and seeds, with statistics", run_study))
     report = verb("report", "write one self-contained HTML page about runs", run_report)
     report.add_argument("dir", nargs="+", help="run directories, or folders that hold some, such as a study's")
@@ -421,6 +423,10 @@ def run_tune(options: argparse.Namespace) -> int:
         seed=coerced("seed", options.seed, int, 0),
         env_options=options.env_options,
         report=None if options.quiet else print,
+        cluster=options.cluster,
+        jobs=whole("jobs", options.jobs, 1),
+        cpus_per_run=options.cpus_per_run,
+        gpus_per_run=options.gpus_per_run,
     )
     print(result.describe())
     return 0

@@ -1,6 +1,7 @@
 """A search for good settings with Optuna: trials that can be stopped and continued, the best one as a preset file.
 
-Each trial is a short run in this process on one thread of torch. Nothing but this module knows about Optuna.
+Each trial is a short run in this process on one thread of torch, or in a task of a cluster (studies/trials.py). Nothing
+but these two modules knows about Optuna.
 """
 
 from __future__ import annotations
@@ -24,8 +25,11 @@ from phasegrad.errors import ConfigError, PhasegradError, RunError, nearest
 from phasegrad.models.encoders import is_image
 from phasegrad.presets import resolve_config
 from phasegrad.search_spaces import COMMON, SPACES, VECTORS
+from phasegrad.studies.cluster import Place, connect, parse_place
+from phasegrad.studies.trials import run_trials
 
 JOURNAL, PRESET, TRIALS = "trials.log", "best.json", "trials.json"
+STUDY = "phasegrad"  # the name in the journal
 INTERRUPTED = "interrupted"  # the mark of a trial that was stopped from outside
 STAGES = 10  # a trial reports its return after each tenth, where it may be pruned
 EVALUATION_EPISODES = 10
@@ -64,20 +68,30 @@ def tune(
     seed: int = 1,
     env_options: Mapping[str, Any] | None = None,
     report: Callable[[str], object] | None = None,
+    cluster: str | None = None,
+    jobs: int | None = None,
+    cpus_per_run: float | str | None = None,
+    gpus_per_run: float | str | None = None,
 ) -> Tuning:
     """Try settings until `folder` holds `trials` of them, and write the best as `folder`/best.json.
 
     The first trial is the environment's preset. A trial is scored by the mean return of a deterministic evaluation
     after `steps`, and stopped early where its return while learning is below the median of earlier trials. Calling
     again with the same folder goes on.
+
+    With `cluster` ("ray", "ray://HOST:10001" or "ray:HOST:PORT") the trials are tasks of that cluster, as many at a time
+    as it has room for at `cpus_per_run` and `gpus_per_run`, and at most `jobs`.
     """
-    optuna = _require_optuna()
+    optuna = require_optuna()
+    place = parse_place(cluster, cpus_per_run, gpus_per_run)
+    if jobs is not None and place is None:
+        raise ConfigError("--jobs needs --cluster: without one a search runs one trial after another.")
     if algorithm not in SPACES:
         raise ConfigError(
             f"tune knows a search space for {' and '.join(SPACES)}, not {algorithm!r}.{nearest(algorithm, SPACES)}"
         )
     search = Search(optuna, env, algorithm, steps, folder, seed, dict(env_options or {}), report or _silent)
-    return search.run(trials)
+    return search.run(trials, place, jobs)
 
 
 class Search:
@@ -95,6 +109,7 @@ class Search:
         report: Callable[[str], object],
     ) -> None:
         self.optuna, self.env, self.algorithm, self.seed, self.report = optuna, env, algorithm, seed, report
+        self.interrupted: Callable[[], bool] = lambda: False  # asked after each iteration of a trial
         most = max(COMMON["num_envs"].choices)
         self.steps = max(most, steps - steps % most)  # reachable with any number of environments
         self.fixed: dict[str, Any] = {"env": env, "env_options": env_options, "torch_threads": 1}
@@ -107,17 +122,22 @@ class Search:
         self.space = SPACES[algorithm] | ({} if images else VECTORS)
         self.baseline = agent.config
 
-    def run(self, trials: int) -> Tuning:
+    def run(self, trials: int, place: Place | None = None, jobs: int | None = None) -> Tuning:
         study = self.open_study(trials)
-        missing = trials - len(_ended(study))
-        if missing > 0:
+        missing = trials - len(ended_trials(study))
+        cluster = connect(place) if place is not None and missing > 0 else None
+        if cluster is not None:
+            with cluster:
+                self.report(cluster.describe())
+                run_trials(self, study, trials, cluster, jobs)
+        elif missing > 0:
             study.optimize(self.objective, n_trials=missing, catch=(Exception,), callbacks=[self.after_trial])
         complete = [trial for trial in study.trials if trial.state.name == "COMPLETE"]
         if not complete:
             errors = [trial.user_attrs["error"] for trial in study.trials if "error" in trial.user_attrs]
             raise RunError(f"No trial was completed in {self.folder}: {errors[-1] if errors else 'all were pruned.'}")
         self.write(study)
-        states = [trial.state.name for trial in _ended(study)]
+        states = [trial.state.name for trial in ended_trials(study)]
         counts = {
             "complete": states.count("COMPLETE"),
             "pruned": states.count("PRUNED"),
@@ -133,13 +153,9 @@ class Search:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise RunError(f"The folder {self.folder} cannot be made: {error.strerror}.") from None
-        backend = optuna.storages.journal.JournalFileBackend(str(self.folder / JOURNAL))
         try:
             study = optuna.create_study(
-                study_name="phasegrad",
-                storage=optuna.storages.JournalStorage(backend),
-                direction="maximize",
-                load_if_exists=True,
+                study_name=STUDY, storage=self.storage(), direction="maximize", load_if_exists=True
             )
         except (ValueError, KeyError, AssertionError) as error:
             raise RunError(f"{self.folder / JOURNAL} is damaged ({error}): use another --dir.") from None
@@ -159,8 +175,24 @@ class Search:
         key = int(np.random.SeedSequence((self.seed, len(study.trials))).generate_state(1)[0])
         startup = max(2, min(10, trials // 3))
         study.sampler = optuna.samplers.TPESampler(seed=key, n_startup_trials=startup)
-        study.pruner = optuna.pruners.MedianPruner(n_startup_trials=max(2, min(5, trials // 4)), n_warmup_steps=2)
+        study.pruner = self.pruner(trials)
         return study
+
+    def join_study(self, trials: int) -> Any:
+        """The study as a cluster's task sees it, which draws no settings."""
+        return self.optuna.load_study(
+            study_name=STUDY,
+            storage=self.storage(),
+            sampler=self.optuna.samplers.RandomSampler(),
+            pruner=self.pruner(trials),
+        )
+
+    def storage(self) -> Any:
+        backend = self.optuna.storages.journal.JournalFileBackend(str(self.folder / JOURNAL))
+        return self.optuna.storages.JournalStorage(backend)
+
+    def pruner(self, trials: int) -> Any:
+        return self.optuna.pruners.MedianPruner(n_startup_trials=max(2, min(5, trials // 4)), n_warmup_steps=2)
 
     def take_up_interrupted(self, study: Any) -> None:
         """Trials whose process is gone are closed, and their settings tried again."""
@@ -183,8 +215,15 @@ class Search:
         return {name: fields[name] for name, values in self.space.items() if values.holds(fields.get(name))}
 
     def objective(self, trial: Any) -> float:
+        return self.attempt(trial, self.draw(trial))
+
+    def draw(self, trial: Any) -> dict[str, Any]:
+        """The settings of a trial, which is this process's now."""
         trial.set_user_attr("process", f"{socket.gethostname()}:{os.getpid()}")
-        parameters = {name: values.suggest(trial, name) for name, values in self.space.items()}
+        return {name: values.suggest(trial, name) for name, values in self.space.items()}
+
+    def attempt(self, trial: Any, parameters: Mapping[str, Any]) -> float:
+        """What the settings score; how it went is on the trial's record."""
         started = time.monotonic()
         try:
             return self.score(trial, self.as_fields(parameters))
@@ -215,6 +254,8 @@ class Search:
 
         def watch(row: dict[str, Any]) -> bool:
             nonlocal reported, pruned
+            if self.interrupted():
+                raise KeyboardInterrupt
             stage = STAGES * row["step"] // self.steps
             if row["return_mean"] is not None:
                 for due in range(reported + 1, stage + 1):
@@ -268,12 +309,12 @@ class Search:
                 "seconds": trial.user_attrs.get("seconds"),
                 "error": trial.user_attrs.get("error"),
             }
-            for trial in _ended(study)
+            for trial in ended_trials(study)
         ]
         _write_json(self.folder / TRIALS, rows)
 
 
-def _ended(study: Any) -> list[Any]:
+def ended_trials(study: Any) -> list[Any]:
     """Trials that count; one that was interrupted is tried again."""
     return [t for t in study.trials if t.state.is_finished() and INTERRUPTED not in t.user_attrs]
 
@@ -310,7 +351,7 @@ def _write_json(path: Path, data: Any) -> None:
 def _silent(line: str) -> None: ...
 
 
-def _require_optuna() -> Any:
+def require_optuna() -> Any:
     try:
         import optuna
         import optuna.storages.journal

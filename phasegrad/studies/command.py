@@ -8,13 +8,17 @@ import os
 import shlex
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from phasegrad.errors import RunError
 from phasegrad.report import write_report
 from phasegrad.runs.directory import METRICS
 from phasegrad.runs.files import write_atomically
+from phasegrad.studies.cluster import Cluster, Place, connect, parse_place
 from phasegrad.studies.definition import Study, builtin_names, load_study, whole
+from phasegrad.studies.fleet import run_on_cluster
 from phasegrad.studies.grid import Run, build_grid, parse_overrides, read_json, select
 from phasegrad.studies.progress import make_display
 from phasegrad.studies.runner import Outcome, StudyStopped, exclusive, run_locally
@@ -38,7 +42,8 @@ def run_study(options: argparse.Namespace) -> int:
         steps=options.steps,
         eval_episodes=options.eval_episodes,
     )
-    jobs = len(os.sched_getaffinity(0)) if options.jobs is None else whole("--jobs", options.jobs, 1)
+    jobs = None if options.jobs is None else whole("--jobs", options.jobs, 1)
+    place = parse_place(options.cluster, options.cpus_per_run, options.gpus_per_run)
     root = Path(options.dir or Path("studies", study.name)).absolute()
     runs = build_grid(study, root, parse_overrides(options.set))
     if options.dry_run:
@@ -51,14 +56,32 @@ def run_study(options: argparse.Namespace) -> int:
     with exclusive(root) as held:
         write_atomically(root / DEFINITION, (json.dumps(study.to_json(), indent=1) + "\n").encode())
         todo = [run for run in runs if run.state() != "finished"]
-        display = make_display(todo, len(runs) - len(todo), not options.quiet)
         try:
-            outcomes = run_locally(todo, jobs, display, keep_open=(held,))
+            with _cluster(place if todo else None, options.quiet) as cluster:
+                display = make_display(todo, len(runs) - len(todo), not options.quiet)
+                if cluster is not None:
+                    outcomes = run_on_cluster(cluster, todo, jobs, display, root)
+                else:
+                    outcomes = run_locally(todo, jobs or len(os.sched_getaffinity(0)), display, keep_open=(held,))
         except StudyStopped as stopped:
             done = sum(run.state() == "finished" for run in runs)
             sys.stderr.write(f"phasegrad: stopped with {done} of {len(runs)} runs done; the same command continues.\n")
             return 130 if stopped.number == signal.SIGINT else 143
         return _finish(study, runs, outcomes, root, options.quiet)
+
+
+@contextmanager
+def _cluster(place: Place | None, quiet: bool) -> Iterator[Cluster | None]:
+    """The cluster that was asked for; None for the processes of this machine."""
+    cluster = None if place is None else connect(place)
+    if cluster is None:
+        yield None
+        return
+    with cluster:
+        described = cluster.describe()
+        if not quiet:
+            _say(described)
+        yield cluster
 
 
 def _finish(study: Study, runs: list[Run], outcomes: list[Outcome], root: Path, quiet: bool) -> int:

@@ -18,7 +18,17 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--set", action="append", default=[], metavar="FIELD=VALUE", help="a setting of all runs; env.NAME=VALUE too"
     )
     parser.add_argument("--jobs", help="runs at a time, a thread each (default: the processors this process may use)")
+    add_cluster_options(parser)
     parser.add_argument("--allow-import", action="store_true", help="let a file name module:Id-v0 environments")
     parser.add_argument("--dry-run", action="store_true", help="list the runs and their state, and run nothing")
     parser.add_argument("--table-only", action="store_true", help="the table of what is done, and run nothing")
     parser.add_argument("--quiet", action="store_true", help="no progress display")
+
+
+def add_cluster_options(parser: argparse.ArgumentParser) -> None:
+    """What `study` and `tune` have in common."""
+    parser.add_argument(
+        "--cluster", metavar="ADDRESS", help="run on Ray: ray (this machine), ray://HOST:10001 or ray:HOST:PORT"
+    )
+    parser.add_argument("--cpus-per-run", metavar="N", help="with --cluster: processors of a run (default 1)")
+    parser.add_argument("--gpus-per-run", metavar="N", help="with --cluster: GPUs of a run, or a share (default 0)")

@@ -46,6 +46,15 @@ class Stop:
 
     def __init__(self) -> None:
         self.asked, self.at_once = threading.Event(), threading.Event()
+        self.number = 0  # the signal's
+
+    def ask(self, number: int) -> None:
+        """A first or a further request."""
+        if self.asked.is_set():
+            self.at_once.set()
+        else:
+            self.number = number
+            self.asked.set()
 
 
 @dataclass(frozen=True)
@@ -57,24 +66,27 @@ class Outcome:
     message: str = ""
 
 
-def execute(run: Run, stop: Stop | None = None, keep_open: Sequence[int] = ()) -> Outcome:
-    """Train the run, or go on with it, and evaluate it where the study's score asks for that."""
+def execute(run: Run, stop: Stop | None = None, keep_open: Sequence[int] = (), leashed: bool = False) -> Outcome:
+    """Train the run, or go on with it, and evaluate it where the study's score asks for that.
+
+    `keep_open`: file descriptors that the run's processes hold too. `leashed`: they die with this process.
+    """
     try:
         run.log.parent.mkdir(parents=True, exist_ok=True)
         with open(run.log, "ab") as log:
-            return _execute(run, log, stop or Stop(), keep_open)
+            return _execute(run, log, stop or Stop(), keep_open, leashed)
     except (PhasegradError, OSError) as error:
         return Outcome(run, "failed", str(error))
 
 
-def _execute(run: Run, log: IO[bytes], stop: Stop, keep_open: Sequence[int]) -> Outcome:
+def _execute(run: Run, log: IO[bytes], stop: Stop, keep_open: Sequence[int], leashed: bool) -> Outcome:
     state = run.state()
     if state in ("new", "unfinished"):
         if state == "new" and run.folder.is_dir():
             for leftover in run.folder.glob(".*.tmp"):  # of a run killed while it wrote its config
                 leftover.unlink()
         command = run.train_command() if state == "new" else run.resume_command()
-        code, _ = call(command, log, stop, keep_open)
+        code, _ = call(command, log, stop, keep_open, leashed)
         if stop.asked.is_set():
             return Outcome(run, "stopped")
         if code:
@@ -85,7 +97,7 @@ def _execute(run: Run, log: IO[bytes], stop: Stop, keep_open: Sequence[int]) -> 
     if state == "unscored":
         found: dict[str, Any] = {}
         for levels in ("train", "test"):
-            code, output = call(run.eval_command(levels), log, stop, keep_open)
+            code, output = call(run.eval_command(levels), log, stop, keep_open, leashed)
             if stop.asked.is_set():
                 return Outcome(run, "stopped")
             if code:
@@ -98,10 +110,14 @@ def _execute(run: Run, log: IO[bytes], stop: Stop, keep_open: Sequence[int]) -> 
     return Outcome(run, "finished")
 
 
-def call(command: Sequence[str], log: IO[bytes], stop: Stop, keep_open: Sequence[int] = ()) -> tuple[int, str]:
+def call(
+    command: Sequence[str], log: IO[bytes], stop: Stop, keep_open: Sequence[int] = (), leashed: bool = False
+) -> tuple[int, str]:
     """Exit code and output of a command; its errors go to the log. It is ended when a stop is asked for."""
     log.write(f"$ {' '.join(command[1:])}\n".encode())
     log.flush()
+    if leashed:  # python -P -m phasegrad VERB ...
+        command = [*command[:3], "phasegrad.studies.leash", str(os.getpid()), *command[4:]]
     environment = {**os.environ, **dict.fromkeys(ONE_THREAD, "1")}
     environment["PYTHONPATH"] = os.pathsep.join(path or os.getcwd() for path in sys.path)  # what this process imports
     with tempfile.TemporaryFile() as output:
@@ -163,15 +179,17 @@ def exclusive(root: Path) -> Iterator[int]:
 
 
 @contextmanager
-def stoppable(stop: Stop) -> Iterator[None]:
-    """The first SIGTERM or SIGINT raises StudyStopped in the main thread, the next ones end the runs at once."""
+def stoppable(stop: Stop, raising: bool = True) -> Iterator[None]:
+    """The first SIGTERM or SIGINT raises StudyStopped in the main thread, the next ones end the runs at once.
+
+    Not `raising`: for a main thread that looks at `stop` itself, since it waits in code that loses exceptions.
+    """
 
     def handle(number: int, frame: Any) -> None:
-        if stop.asked.is_set():
-            stop.at_once.set()
-            return
-        stop.asked.set()
-        raise StudyStopped(number)
+        first = not stop.asked.is_set()
+        stop.ask(number)
+        if first and raising:
+            raise StudyStopped(number)
 
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -1,0 +1,126 @@
+"""The runs of a study as tasks of a cluster: the same commands, folders and table as on one machine."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from phasegrad.runs.lock import LOCK
+from phasegrad.studies.cluster import Cluster
+from phasegrad.studies.grid import Run
+from phasegrad.studies.progress import Display
+from phasegrad.studies.runner import (
+    POLL_SECONDS,
+    SHOW_SECONDS,
+    Outcome,
+    Stop,
+    StudyStopped,
+    execute,
+    in_order,
+    stoppable,
+)
+
+try:
+    import fcntl
+except ImportError:  # a system without such locks does without
+    fcntl = None  # type: ignore[assignment]
+
+MOST_IN_FLIGHT = 1000  # handed to the cluster at a time, which starts as many as it has room for
+SECONDS_TO_FREE = 120.0  # a server of network files lets go of a dead machine's lock after about 90
+
+
+def run_on_cluster(
+    cluster: Cluster, runs: Sequence[Run], jobs: int | None, display: Display, root: Path
+) -> list[Outcome]:
+    """Execute the runs as tasks, at most `jobs` in flight; a failed one does not stop the others."""
+    stop, outcomes = Stop(), list[Outcome]()
+    waiting, flying = deque(in_order(runs)), dict[Any, Run]()
+    unseen: dict[Any, int] = {}  # the log's size when a run was submitted: it grows when the run starts
+    with cluster.shared(root), stoppable(stop, raising=False):
+        try:
+            while waiting or flying:
+                while waiting and len(flying) < (jobs or MOST_IN_FLIGHT):
+                    run = waiting.popleft()
+                    size = _size(run.log)
+                    reference = cluster.submit("phasegrad.studies.fleet:run_there", run)
+                    flying[reference], unseen[reference] = run, size
+                for reference in cluster.wait(flying, SHOW_SECONDS):
+                    outcome = _outcome(cluster, flying[reference], reference)
+                    _notice(reference, unseen, flying, display, ended=True)
+                    del flying[reference]
+                    outcomes.append(outcome)
+                    display.ended(outcome.run, outcome.status, outcome.message)
+                for reference in list(unseen):
+                    _notice(reference, unseen, flying, display)
+                display.refresh()
+                if stop.asked.is_set():
+                    raise StudyStopped(stop.number)
+        finally:
+            display.close()
+            if flying:
+                cluster.stop(flying, stop)
+    return outcomes
+
+
+def _outcome(cluster: Cluster, run: Run, reference: Any) -> Outcome:
+    ended = cluster.result(reference)
+    if ended.status == "done":
+        return Outcome(run, *ended.value)
+    return Outcome(run, "stopped" if ended.status == "cancelled" else "failed", ended.message)
+
+
+def _notice(
+    reference: Any, unseen: dict[Any, int], flying: dict[Any, Run], display: Display, ended: bool = False
+) -> None:
+    """Tell the display of a run that has started, which shows in its log, for the cluster does not say."""
+    run = flying[reference]
+    if reference in unseen and (ended or _size(run.log) > unseen[reference]):
+        del unseen[reference]
+        display.started(run)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def run_there(stop: Stop, run: Run) -> tuple[str, str]:
+    """In the worker: the run's status and message. A second attempt goes on from the first one's checkpoint."""
+    run.log.parent.mkdir(parents=True, exist_ok=True)
+    with open(run.log, "ab") as log:
+        log.write(f"$ # on {socket.gethostname()}\n".encode())
+    # The study's own lock stays with the driver; here it is the run's that matters. The processes of an attempt whose
+    # worker died die with it (see leash), but that takes a moment, and longer where the lock is a file server's.
+    patience = time.monotonic() + SECONDS_TO_FREE
+    while is_held(run.folder / LOCK) and time.monotonic() < patience and not stop.asked.is_set():
+        time.sleep(POLL_SECONDS)
+    if stop.asked.is_set():
+        return "stopped", ""
+    outcome = execute(run, stop, leashed=True)
+    return outcome.status, outcome.message
+
+
+def is_held(lock: Path) -> bool:
+    """Whether a process is writing the run now."""
+    if fcntl is None:
+        return False
+    try:
+        handle = os.open(lock, os.O_RDWR)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(handle)
+    return False

@@ -1,0 +1,116 @@
+"""The trials of a search (tune.py) as tasks of a cluster.
+
+The driver draws the settings and records how trials end; a task trains, and reports to the journal in the shared folder,
+where it also finds what the other trials reported and so whether to give up.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import signal
+from typing import TYPE_CHECKING, Any
+
+from phasegrad.runs.stopping import Interrupted, Terminated
+from phasegrad.studies.cluster import Cluster, Ended
+from phasegrad.studies.runner import SHOW_SECONDS, Stop, stoppable
+
+if TYPE_CHECKING:
+    from phasegrad.tune import Search
+
+
+@dataclasses.dataclass(frozen=True)
+class Errand:
+    """What a task is told of the search and of its trial."""
+
+    env: str
+    env_options: dict[str, Any]
+    algorithm: str
+    steps: int
+    folder: str
+    seed: int
+    trials: int
+    trial_id: int
+    parameters: dict[str, Any]
+
+
+def run_trials(search: Search, study: Any, trials: int, cluster: Cluster, jobs: int | None) -> None:
+    """Try settings until the study holds `trials` of them, as many at a time as the cluster has room for."""
+    from phasegrad.tune import ended_trials
+
+    stop, flying = Stop(), dict[Any, Any]()
+    with cluster.shared(search.folder.absolute()), stoppable(stop, raising=False):
+        try:
+            while not stop.asked.is_set():
+                missing = trials - len(ended_trials(study)) - len(flying)
+                room = min(jobs or cluster.room(), cluster.room()) or 1
+                for _ in range(min(missing, room - len(flying))):
+                    # One at a time: each draw knows of those under way.
+                    trial = study.ask()
+                    flying[cluster.submit("phasegrad.studies.trials:try_there", _errand(search, trial, trials))] = trial
+                if not flying:
+                    return
+                for reference in cluster.wait(flying, SHOW_SECONDS):
+                    ended = cluster.result(reference)
+                    _record(search, study, flying.pop(reference), ended)
+        finally:
+            for reference, ended in cluster.stop(flying, stop).items():
+                _record(search, study, flying[reference], ended)
+    done = len(ended_trials(study))
+    sentence = f"stopped with {done} of {trials} trials done; the same command continues."
+    raise Terminated(sentence) if stop.number == signal.SIGTERM else Interrupted(sentence)
+
+
+def _errand(search: Search, trial: Any, trials: int) -> Errand:
+    return Errand(
+        search.env,
+        search.fixed["env_options"],
+        search.algorithm,
+        search.steps,
+        str(search.folder.absolute()),
+        search.seed,
+        trials,
+        trial._trial_id,
+        search.draw(trial),
+    )
+
+
+def _record(search: Search, study: Any, trial: Any, ended: Ended) -> None:
+    """Close the trial. One that was stopped is tried again by the next call, one that kills its workers is not."""
+    from phasegrad.tune import INTERRUPTED
+
+    states = search.optuna.trial.TrialState
+    how, value = ended.value if ended.status == "done" else (ended.status, None)
+    if how == "complete":
+        study.tell(trial, value)
+    elif how == "pruned":
+        study.tell(trial, state=states.PRUNED)
+    else:
+        if how == "cancelled":
+            trial.set_user_attr(INTERRUPTED, True)
+        elif how != "failed":  # which has left its reason
+            trial.set_user_attr("error", ended.message)
+        study.tell(trial, state=states.FAIL)
+    if how != "cancelled":
+        search.after_trial(study, study.trials[trial.number])
+
+
+def try_there(stop: Stop, errand: Errand) -> tuple[str, float | None]:
+    """In the worker: how the trial ended, and its score."""
+    from phasegrad.tune import Search, require_optuna
+
+    optuna = require_optuna()
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    search = Search(
+        optuna, errand.env, errand.algorithm, errand.steps, errand.folder, errand.seed, errand.env_options, print
+    )
+    search.interrupted = stop.asked.is_set
+    study = search.join_study(errand.trials)
+    trial = optuna.trial.Trial(study, errand.trial_id)
+    try:
+        return "complete", search.attempt(trial, errand.parameters)
+    except optuna.TrialPruned:
+        return "pruned", None
+    except KeyboardInterrupt:
+        return "cancelled", None
+    except Exception:  # on the trial's record
+        return "failed", None
