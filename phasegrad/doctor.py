@@ -40,6 +40,7 @@ def examine() -> list[Check]:
         _try("ffmpeg", _ffmpeg, "pip install imageio-ffmpeg, which brings one, for `phasegrad video`", True),
         _package("onnxruntime", 'pip install "phasegrad[onnx]", for `phasegrad export`', True),
         _package("optuna", 'pip install "phasegrad[tune]", for `phasegrad tune`', True),
+        _package("ray", 'pip install "phasegrad[cluster]", for `phasegrad study --cluster ray`', True),
         _try("c compiler", _compiler, "install gcc or clang: small networks are compiled where there is one", True),
         _try("cuda", _cuda, "no CUDA device: networks run on the CPU", True),
     ]
