@@ -112,6 +112,22 @@ ALWAYS void weight_gradient(int K, int S, int OH, int OW, int CI, int CO, const 
             for (int c = 0; c < CO; c++) bias[c] += g[(long)y * g_row + x * CO + c];
 }
 
+/* One tap's share of the input's gradient for `pixels` neighbours x (8 `vectors` channels). */
+ALWAYS void spread_tile(int pixels, int vectors, int S, int CI, int CO, const float *g, const float *weights, float *in) {
+    vec sums[6][2];
+    UNROLL for (int i = 0; i < pixels; i++) UNROLL for (int v = 0; v < vectors; v++) sums[i][v] = (vec){0};
+    for (int o = 0; o < CO; o++) {
+        vec right[2];
+        UNROLL for (int v = 0; v < vectors; v++) right[v] = *(const vec *)(weights + (long)o * CI + v * LANES);
+        UNROLL for (int i = 0; i < pixels; i++) {
+            float left = g[i * CO + o];
+            UNROLL for (int v = 0; v < vectors; v++) sums[i][v] += left * right[v];
+        }
+    }
+    UNROLL for (int i = 0; i < pixels; i++)
+        UNROLL for (int v = 0; v < vectors; v++) *(vec *)(in + (long)i * S * CI + v * LANES) += sums[i][v];
+}
+
 /* Gradient of the input of a convolution with a stride, tap by tap: in [.., .., CI] += g [OH, OW, CO] times weights
  * [K, K, CO, CI]. */
 ALWAYS void spread(int K, int S, int OH, int OW, int CI, int CO, const float *g, int g_row, const float *weights,
@@ -120,25 +136,18 @@ ALWAYS void spread(int K, int S, int OH, int OW, int CI, int CO, const float *g,
     for (int y = 0; y < OH; y++)
         for (int ky = 0; ky < K; ky++)
             for (int kx = 0; kx < K; kx++)
-                for (int c = 0; c < CI; c += vectors * LANES)
-                    for (int x = 0; x < OW; x += 6) {
-                        int pixels = OW - x < 6 ? OW - x : 6;
-                        vec sums[6][2];
-                        UNROLL for (int i = 0; i < 6; i++) UNROLL for (int v = 0; v < vectors; v++) sums[i][v] = (vec){0};
-                        const float *down[6];
-                        UNROLL for (int i = 0; i < 6; i++) down[i] = g + (long)y * g_row + (x + (i < pixels ? i : 0)) * CO;
-                        for (int o = 0; o < CO; o++) {
-                            const float *weight = weights + ((long)(ky * K + kx) * CO + o) * CI + c;
-                            vec right[2];
-                            UNROLL for (int v = 0; v < vectors; v++) right[v] = *(const vec *)(weight + v * LANES);
-                            UNROLL for (int i = 0; i < 6; i++)
-                                UNROLL for (int v = 0; v < vectors; v++) sums[i][v] += down[i][o] * right[v];
-                        }
-                        for (int i = 0; i < pixels; i++) {
-                            float *to = in + (long)(y * S + ky) * in_row + ((x + i) * S + kx) * CI + c;
-                            UNROLL for (int v = 0; v < vectors; v++) *(vec *)(to + v * LANES) += sums[i][v];
-                        }
-                    }
+                for (int c = 0; c < CI; c += vectors * LANES) {
+                    int x = 0;
+#define TILE(n) spread_tile(n, vectors, S, CI, CO, g + (long)y * g_row + x * CO, weights + (long)(ky * K + kx) * CO * CI + c, \
+                            in + (long)(y * S + ky) * in_row + (x * S + kx) * CI + c)
+                    for (; x + 6 <= OW; x += 6) TILE(6);
+                    if (OW % 6 == 1) TILE(1);
+                    if (OW % 6 == 2) TILE(2);
+                    if (OW % 6 == 3) TILE(3);
+                    if (OW % 6 == 4) TILE(4);
+                    if (OW % 6 == 5) TILE(5);
+#undef TILE
+                }
 }
 
 /* The largest of 3 x 3 with stride 2 and one pixel of padding: raw [OH, OW, C], its ReLU in `out`, and which tap won. */
