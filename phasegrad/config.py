@@ -157,6 +157,15 @@ class Config:
         if self.device not in ("auto", "cpu") and not self.device.startswith("cuda"):
             raise ConfigError(f"device must be auto, cpu or cuda[:N], not {self.device!r}.")
 
+    def require_share(self, processes: int) -> None:
+        """Refuse sizes that `processes` cannot divide among them."""
+        if self.num_envs % processes:
+            below = self.num_envs - self.num_envs % processes
+            near = f"{below} or {below + processes}" if below else str(processes)
+            raise ConfigError(
+                f"num_envs {self.num_envs} cannot be divided evenly among {processes} processes: use {near}."
+            )
+
     @property
     def batch_size(self) -> int:
         """Samples of a full rollout: N x T."""
@@ -168,6 +177,16 @@ class Config:
         if not isinstance(self.encoder, str):
             fields["encoder"] = f"custom:{getattr(self.encoder, '__name__', type(self.encoder).__name__)}"
         return {name: list(value) if isinstance(value, tuple) else value for name, value in fields.items()}
+
+
+def require_minibatches(num_minibatches: int, units: int, processes: int, whole_segments: bool = False) -> None:
+    """Refuse minibatches too many for each process's part of a rollout to have something in each."""
+    if num_minibatches > units:
+        what = "environments (whole_segments)" if whole_segments else "samples"
+        raise ConfigError(
+            f"num_minibatches {num_minibatches} is more than the {units} {what} that each of {processes} processes has "
+            "of a rollout: lower it, or use fewer processes."
+        )
 
 
 def require_dual(config: Config, reason: str) -> None:
