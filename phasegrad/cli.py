@@ -268,16 +268,17 @@ def run_train(options: argparse.Namespace) -> int:
     path = options.run_dir or f"runs/{fields['env'].replace('/', '-').replace(':', '-')}-{options.algorithm}-s{seed}"
     directory = RunDirectory(path)
 
-    def is_to_continue() -> bool:
+    def is_to_continue(restarted: bool) -> bool:
         """Whether the directory's run goes on: asked for, or begun by this torchrun, which has restarted since."""
-        again = parallel.restarted() and directory.begun_by(parallel.launch_id())
+        again = restarted and directory.begun_by(parallel.launch_id())
         if again or (options.resume and directory.exists()):
             return True
         directory.require_free(options.overwrite)
         return False
 
     with parallel.joined() as ranks:
-        if ranks.from_first(is_to_continue):
+        restarted = ranks.any(parallel.restarted())  # not every machine's torchrun counts another's restart
+        if ranks.from_first(lambda: is_to_continue(restarted)):
             named = (
                 str(directory.read_config().get("env")) == fields["env"]
             )  # then the user asks for its module, not the file

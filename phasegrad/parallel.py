@@ -12,6 +12,8 @@ import hashlib
 import json
 import os
 import socket
+import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from typing import Any, NoReturn, TypeVar
@@ -19,14 +21,16 @@ from typing import Any, NoReturn, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
 
 from phasegrad import errors
 from phasegrad.errors import PhasegradError, RanksError
 
 PATIENCE = timedelta(minutes=30)  # for a rank that neither answers nor ends; one that has ended is noticed at once
 LOST = (
-    "Another process of this run has ended or does not answer, so this one ends too; `phasegrad resume`, under torchrun "
-    "or without, continues from the last checkpoint."
+    "Another process of this run has ended or does not answer, so this one ends too; torchrun's --max-restarts or "
+    "`phasegrad resume` continues from the last checkpoint."
 )
 Result = TypeVar("Result")
 
@@ -165,7 +169,8 @@ class Ranks:
 
 ALONE = Ranks()
 _current = ALONE
-_store: Any = None
+_store: Any = None  # of this attempt's processes
+_launch_store: Any = None  # of torchrun, where it outlives the processes it restarts
 
 
 def current() -> Ranks:
@@ -185,7 +190,7 @@ def join(*, rank: int | None = None, size: int | None = None, init_method: str |
     Agents made afterwards divide their environments among the processes. Every process must make the same calls of
     `learn` and `save`; the first alone writes files. Without torchrun and without arguments nothing happens.
     """
-    global _current, _store
+    global _current, _store, _launch_store
     if _current is not ALONE or (size is None and not launched()):
         return _current
     environment = {name: int(os.environ.get(name, "0")) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
@@ -196,14 +201,14 @@ def join(*, rank: int | None = None, size: int | None = None, init_method: str |
     has_gpu = torch.cuda.is_available()
     if has_gpu and local_rank < torch.cuda.device_count():
         torch.cuda.set_device(local_rank)
+    backend = "cpu:gloo,cuda:nccl" if has_gpu else "gloo"
     try:
-        dist.init_process_group(
-            "cpu:gloo,cuda:nccl" if has_gpu else "gloo",
-            init_method=init_method or "env://",
-            rank=rank,
-            world_size=size,
-            timeout=PATIENCE,
-        )
+        if init_method is None:
+            _launch_store = next(rendezvous("env://", rank, size, timeout=PATIENCE))[0]
+            store = fresh_corner(_launch_store, rank, size)
+            dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=PATIENCE)
+        else:
+            dist.init_process_group(backend, init_method=init_method, rank=rank, world_size=size, timeout=PATIENCE)
     except (RuntimeError, ValueError) as error:
         raise RanksError(
             f"The processes of this run do not find each other ({str(error).splitlines()[0][:120]}): check torchrun's "
@@ -214,12 +219,38 @@ def join(*, rank: int | None = None, size: int | None = None, init_method: str |
     return _current
 
 
+def fresh_corner(store: dist.Store, rank: int, size: int) -> dist.Store:
+    """A part of a store that no earlier attempt has written to.
+
+    torchrun's store outlives the processes it restarts, and their addresses with them. So the first process names a part
+    that is new, tells each of the others as soon as it announces itself, and waits for its word: an announcement that an
+    earlier attempt has left behind is never answered, and is replaced in time.
+    """
+    mine = uuid.uuid4().hex
+    if rank:
+        store.set(f"phasegrad/here/{rank}", mine)
+        name = store.get(f"phasegrad/part/{mine}").decode()
+        store.set(f"phasegrad/heard/{mine}/{name}", "")
+        return PrefixStore(name, store)
+    deadline = time.monotonic() + PATIENCE.total_seconds()
+    for other in range(1, size):
+        while True:
+            announced = store.get(f"phasegrad/here/{other}").decode()
+            store.set(f"phasegrad/part/{announced}", mine)
+            if store.check([f"phasegrad/heard/{announced}/{mine}"]):
+                break
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"process {other} has not come")
+            time.sleep(0.01)
+    return PrefixStore(mine, store)
+
+
 def leave() -> None:
     """Be alone again; every process must."""
-    global _current, _store
+    global _current, _store, _launch_store
     if _current is not ALONE:
         dist.destroy_process_group()
-    _current, _store = ALONE, None
+    _current, _store, _launch_store = ALONE, None, None
 
 
 @contextlib.contextmanager
@@ -245,9 +276,16 @@ def launch_id() -> str | None:
     return f"{socket.gethostname()}-{os.getppid()}" if identity == "none" else identity
 
 
+def remember_start() -> None:
+    """Tell later attempts of this torchrun that its run has begun."""
+    if _launch_store is not None:
+        _launch_store.set("phasegrad/begun", "")
+
+
 def restarted() -> bool:
-    """Whether torchrun has started these processes again after one of them failed."""
-    return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
+    """Whether torchrun is known here to have started its processes again: one failed, or their number changed."""
+    counted = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
+    return counted or (_launch_store is not None and bool(_launch_store.check(["phasegrad/begun"])))
 
 
 def _together(collective: Callable[..., Any], *arguments: Any, **options: Any) -> None:

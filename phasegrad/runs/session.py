@@ -136,6 +136,7 @@ class Session:
         assert self.directory is not None
         self.directory.write_config(agent.name, config)
         self.directory.note_launch(parallel.launch_id())
+        parallel.remember_start()
         self.metrics = MetricsFile(self.directory.metrics_path, agent.metrics_bytes)
         cleanup.callback(self.metrics.close)
         rows = read_metrics(self.directory.metrics_path)
