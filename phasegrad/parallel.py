@@ -21,11 +21,12 @@ from typing import Any, NoReturn, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
-from phasegrad import errors
+from phasegrad import errors, shared_memory
 from phasegrad.errors import PhasegradError, RanksError
+from phasegrad.shared_memory import SharedMemory
 
 PATIENCE = timedelta(minutes=30)  # for a rank that neither answers nor ends; one that has ended is noticed at once
 LOST = (
@@ -41,8 +42,12 @@ class Ranks:
     Of one process alone every method gives back what it was given, at no cost.
     """
 
-    def __init__(self, rank: int = 0, size: int = 1, local_rank: int = 0, local_size: int = 1) -> None:
+    def __init__(
+        self, rank: int = 0, size: int = 1, local_rank: int = 0, local_size: int = 1, shared_memory: bool = False
+    ) -> None:
         self.rank, self.size, self.local_rank, self.local_size = rank, size, local_rank, local_size
+        self.may_share = shared_memory and local_size == size  # memory, where all are on one machine
+        self._memory: SharedMemory | None = None
 
     @property
     def is_first(self) -> bool:
@@ -73,12 +78,50 @@ class Ranks:
             return tensor
         return torch.cat([part.view(tensor.dtype).view(tensor.shape) for part in parts], dim)
 
+    # How they reach each other
+
+    def _exchanged(self, tensor: Tensor) -> list[Tensor] | None:
+        """Every process's tensor through memory they share, readable until the next call; None where there is none."""
+        if not self.may_share or tensor.device.type != "cpu":
+            return None
+        length = tensor.numel() * tensor.element_size()
+        if self._memory is None or self._memory.capacity < length:
+            self._memory = self._shared_memory(1 << max(16, (length - 1).bit_length()))
+            if self._memory is None:
+                self.may_share = False
+                return None
+        parts = self._memory.exchange(tensor)
+        if parts is None:
+            raise RanksError(LOST)
+        return parts
+
+    def _shared_memory(self, capacity: int) -> SharedMemory | None:
+        """Memory that every process sees; None, for all of them, where one does not."""
+        self.may_share, may_share = False, self.may_share  # while they agree about it
+        path = self.from_first(lambda: shared_memory.create(self.size, capacity))
+        processes = self.gather(torch.tensor([os.getpid()])).flatten().tolist()
+        found = None
+        if path is not None:
+            with contextlib.suppress(OSError, ValueError):
+                found = shared_memory.SharedMemory(path, self.rank, self.size, capacity, processes)
+        failed = self.any(found is None)
+        if self.is_first and path is not None:
+            os.unlink(path)  # it lives as long as somebody sees it, and no longer
+        self.may_share = may_share
+        return None if failed else found
+
     # What all know
 
     def mean_(self, tensor: Tensor) -> Tensor:
         """The mean over the processes, in place: the same bits on each."""
         if self.size > 1:
-            _together(dist.all_reduce, tensor)
+            parts = self._exchanged(tensor)
+            if parts is None:
+                _together(dist.all_reduce, tensor)
+            else:
+                torch.add(parts[0], parts[1], out=tensor)
+                for part in parts[2:]:
+                    tensor.add_(part)
             tensor.div_(self.size)
         return tensor
 
@@ -92,9 +135,7 @@ class Ranks:
         """The largest that a process gives of each value."""
         if self.size == 1:
             return list(values)
-        largest = torch.tensor(values, dtype=torch.int64)
-        _together(dist.all_reduce, largest, op=dist.ReduceOp.MAX)
-        return largest.tolist()
+        return self.gather(torch.tensor(values, dtype=torch.int64)).amax(0).tolist()
 
     def any(self, flag: bool) -> bool:
         """Whether a process raises the flag."""
@@ -104,15 +145,21 @@ class Ranks:
         """Every process's tensor [size, ...], all of one shape."""
         if self.size == 1:
             return tensor[None]
-        parts = [torch.empty_like(tensor) for _ in range(self.size)]
-        _together(dist.all_gather, parts, tensor.contiguous())
+        tensor = tensor.contiguous()
+        parts = self._exchanged(tensor)
+        if parts is None:
+            parts = [torch.empty_like(tensor) for _ in range(self.size)]
+            _together(dist.all_gather, parts, tensor)
         return torch.stack(parts)
 
     def rows(self, own: Tensor) -> Tensor:
         """The rows of all processes' tables [..., K] of float64, in the order of their first column, 0 or more."""
         if self.size == 1:
             return own
-        padded = torch.full((self.most(len(own))[0], own.shape[1]), -1.0, dtype=torch.float64)
+        longest = self.most(len(own))[0]
+        if longest == 0:
+            return own
+        padded = torch.full((longest, own.shape[1]), -1.0, dtype=torch.float64)
         padded[: len(own)] = own
         table = self.gather(padded).flatten(0, 1)
         table = table[table[:, 0] >= 0]
@@ -184,10 +231,12 @@ def launched() -> bool:
     return size.isdigit() and int(size) > 1 and "RANK" in os.environ and "MASTER_ADDR" in os.environ
 
 
-def join(*, rank: int | None = None, size: int | None = None, init_method: str | None = None) -> Ranks:
+def join(
+    *, rank: int | None = None, size: int | None = None, init_method: str | None = None, shared_memory: bool = True
+) -> Ranks:
     """Become one of the processes of a run: those that torchrun started, or by hand `rank` of `size`.
 
-    Agents made afterwards divide their environments among the processes. Every process must make the same calls of
+    Processes of one machine exchange gradients through memory they share, unless `shared_memory` is off. Agents made afterwards divide their environments among the processes. Every process must make the same calls of
     `learn` and `save`; the first alone writes files. Without torchrun and without arguments nothing happens.
     """
     global _current, _store, _launch_store
@@ -215,11 +264,11 @@ def join(*, rank: int | None = None, size: int | None = None, init_method: str |
             "address and port, and GLOO_SOCKET_IFNAME where a machine has several networks."
         ) from error
     _store = dist.distributed_c10d._get_default_store()
-    _current = Ranks(rank, size, local_rank, local_size)
+    _current = Ranks(rank, size, local_rank, local_size, shared_memory)
     return _current
 
 
-def fresh_corner(store: dist.Store, rank: int, size: int) -> dist.Store:
+def fresh_corner(store: Store, rank: int, size: int) -> Store:
     """A part of a store that no earlier attempt has written to.
 
     torchrun's store outlives the processes it restarts, and their addresses with them. So the first process names a part

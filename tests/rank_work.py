@@ -31,12 +31,12 @@ TIMES = ("sps", "seconds", "time_")
 class Team:
     """`size` processes that run the functions they are sent, each with the others as its ranks."""
 
-    def __init__(self, size: int, meeting: Path) -> None:
+    def __init__(self, size: int, meeting: Path, shared_memory: bool = True) -> None:
         context = multiprocessing.get_context("spawn")
         self.pipes, self.processes = [], []
         for rank in range(size):
             mine, theirs = context.Pipe()
-            process = context.Process(target=_work, args=(rank, size, str(meeting), theirs), daemon=True)
+            process = context.Process(target=_work, args=(rank, size, str(meeting), shared_memory, theirs), daemon=True)
             process.start()
             theirs.close()
             self.pipes.append(mine)
@@ -64,9 +64,9 @@ class Team:
                 process.kill()
 
 
-def _work(rank: int, size: int, meeting: str, pipe: Any) -> None:
+def _work(rank: int, size: int, meeting: str, shared_memory: bool, pipe: Any) -> None:
     torch.set_num_threads(1)
-    parallel.join(rank=rank, size=size, init_method=f"file://{meeting}")
+    parallel.join(rank=rank, size=size, init_method=f"file://{meeting}", shared_memory=shared_memory)
     while (task := pipe.recv()) is not None:
         function, arguments = task
         try:
@@ -223,6 +223,17 @@ def pool() -> dict[str, Tensor]:
         "observations": 5 * normal(2, 7, 4, 3) + 100, "rewards": normal(2, 7, 4) + 1, "done": normal(2, 7, 4) > 1,
         "advantages": 3 * normal(7, 4) + 2, "targets": normal(7, 4),
     }  # fmt: skip
+
+
+def left_alone() -> tuple[str, str]:
+    """What a process is told that waits for one that has ended."""
+    if not parallel.current().is_first:
+        os._exit(9)
+    return error_of(lambda: parallel.current().mean_(torch.zeros(10)))
+
+
+def uses_shared_memory() -> bool:
+    return parallel.current()._memory is not None
 
 
 def reduced(length: int) -> tuple[bytes, bytes]:

@@ -27,6 +27,7 @@ import phasegrad as pg
 from phasegrad.losses import OBJECTIVES
 from phasegrad.rollout import gather
 from phasegrad.runs.directory import RunDirectory
+from phasegrad.shared_memory import is_possible
 
 ROOT = Path(__file__).parents[1]
 SMALL: dict[str, Any] = {"num_envs": 4, "num_steps": 32, "seed": 3}
@@ -145,17 +146,39 @@ def test_an_all_reduce_has_the_same_bits_everywhere(tmp_path: Path, team: work.T
     np.testing.assert_allclose(np.frombuffer(results[0][0], np.float32), mean, atol=1e-6)
 
 
-def test_three_processes_agree_to_the_bit(tmp_path: Path) -> None:
-    three = work.Team(3, tmp_path / "meeting")
+@pytest.mark.parametrize("shared_memory", [True, False], ids=["memory", "gloo"])
+def test_three_processes_agree_to_the_bit(tmp_path: Path, shared_memory: bool) -> None:
+    three = work.Team(3, tmp_path / "meeting", shared_memory)
     try:
-        for size in (1, 7, 10_007):
-            assert len({reduced for reduced, _ in three.run(work.reduced, size)}) == 1
-        digests = three.run(
-            work.train, "ppo", "CartPole-v1", 1536, None, 0, {"num_envs": 6, "num_steps": 32, "compile": "on"}
-        )
+        for size in (1, 7, 70_007):
+            results = three.run(work.reduced, size)
+            assert len({reduced for reduced, _ in results}) == 1
+            mean = np.mean([np.frombuffer(own, np.float32) for _, own in results], 0, dtype=np.float64)
+            np.testing.assert_allclose(np.frombuffer(results[0][0], np.float32), mean, atol=1e-6)
+        fields = {"num_envs": 6, "num_steps": 32, "num_minibatches": 4, "epochs": 2, "normalize_observation": True}
+        digests = three.run(work.train, "ppo", "CartPole-v1", 576, None, 0, fields)
         assert len({found["digest"] for found in digests}) == 1
+        assert three.run(work.uses_shared_memory) == [shared_memory and is_possible()] * 3
     finally:
         three.close()
+
+
+@pytest.mark.parametrize("shared_memory", [True, False], ids=["memory", "gloo"])
+def test_a_process_does_not_wait_for_one_that_has_ended(tmp_path: Path, shared_memory: bool) -> None:
+    pair = work.Team(2, tmp_path / "meeting", shared_memory)
+    try:
+        pair.run(work.reduced, 3)
+        begun = time.monotonic()
+        for pipe in pair.pipes:
+            pipe.send((work.left_alone, ()))
+        assert pair.pipes[0].poll(30)
+        assert time.monotonic() - begun < 20
+        error, (kind, sentence) = pair.pipes[0].recv()
+        assert error is None
+        assert kind == "RanksError"
+        assert "has ended" in sentence
+    finally:
+        pair.close()
 
 
 # Runs
