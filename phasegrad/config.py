@@ -179,13 +179,15 @@ class Config:
         return {name: list(value) if isinstance(value, tuple) else value for name, value in fields.items()}
 
 
-def require_minibatches(num_minibatches: int, units: int, processes: int, whole_segments: bool = False) -> None:
-    """Refuse minibatches too many for each process's part of a rollout to have something in each."""
-    if num_minibatches > units:
-        what = "environments (whole_segments)" if whole_segments else "samples"
+def require_minibatches(
+    name: str, count: int, units: int, processes: int, whole_segments: bool = False, source: str = "a rollout"
+) -> None:
+    """Refuse minibatches too many for each process's part of their source to have something in each."""
+    if count > units:
+        what = "environments' segments (whole_segments)" if whole_segments else "samples"
         raise ConfigError(
-            f"num_minibatches {num_minibatches} is more than the {units} {what} that each of {processes} processes has "
-            "of a rollout: lower it, or use fewer processes."
+            f"{name} {count} is more than the {units} {what} that each of {processes} processes has of {source}: lower "
+            "it, or use fewer processes."
         )
 
 

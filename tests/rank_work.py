@@ -31,12 +31,12 @@ TIMES = ("sps", "seconds", "time_")
 class Team:
     """`size` processes that run the functions they are sent, each with the others as its ranks."""
 
-    def __init__(self, size: int, meeting: Path, shared_memory: bool = True) -> None:
+    def __init__(self, size: int, meeting: Path) -> None:
         context = multiprocessing.get_context("spawn")
         self.pipes, self.processes = [], []
         for rank in range(size):
             mine, theirs = context.Pipe()
-            process = context.Process(target=_work, args=(rank, size, str(meeting), shared_memory, theirs), daemon=True)
+            process = context.Process(target=_work, args=(rank, size, str(meeting), theirs), daemon=True)
             process.start()
             theirs.close()
             self.pipes.append(mine)
@@ -64,9 +64,9 @@ class Team:
                 process.kill()
 
 
-def _work(rank: int, size: int, meeting: str, shared_memory: bool, pipe: Any) -> None:
+def _work(rank: int, size: int, meeting: str, pipe: Any) -> None:
     torch.set_num_threads(1)
-    parallel.join(rank=rank, size=size, init_method=f"file://{meeting}", shared_memory=shared_memory)
+    parallel.join(rank=rank, size=size, init_method=f"file://{meeting}")
     while (task := pipe.recv()) is not None:
         function, arguments = task
         try:
@@ -225,21 +225,28 @@ def pool() -> dict[str, Tensor]:
     }  # fmt: skip
 
 
-def left_alone() -> tuple[str, str]:
-    """What a process is told that waits for one that has ended."""
-    if not parallel.current().is_first:
+def left_alone() -> list[tuple[str, str]]:
+    """What a process is told that waits for another, the last, which has ended: by memory, then by gloo."""
+    ranks = parallel.current()
+    if ranks.rank == ranks.size - 1:
         os._exit(9)
-    return error_of(lambda: parallel.current().mean_(torch.zeros(10)))
+    told = [error_of(lambda: ranks.mean_(torch.zeros(10)))]
+    ranks.may_share = False
+    return [*told, error_of(lambda: ranks.mean_(torch.zeros(10)))]
 
 
 def uses_shared_memory() -> bool:
     return parallel.current()._memory is not None
 
 
-def reduced(length: int) -> tuple[bytes, bytes]:
+def reduced(length: int, share: bool = True) -> tuple[bytes, bytes]:
     """The bits of a mean over the processes, and what one of them had."""
-    own = torch.randn(length, generator=torch.Generator().manual_seed(parallel.current().rank))
-    return parallel.current().mean_(own.clone()).numpy().tobytes(), own.numpy().tobytes()
+    ranks = parallel.current()
+    own = torch.randn(length, generator=torch.Generator().manual_seed(ranks.rank))
+    before, ranks.may_share = ranks.may_share, ranks.may_share and share
+    mean = ranks.mean_(own.clone())
+    ranks.may_share = before
+    return mean.numpy().tobytes(), own.numpy().tobytes()
 
 
 # Whole runs

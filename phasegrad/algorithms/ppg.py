@@ -33,7 +33,7 @@ from phasegrad.algorithms.surrogate import (
     logged_rates,
     surrogate_loss,
 )
-from phasegrad.config import setting
+from phasegrad.config import require_minibatches, setting
 from phasegrad.errors import ConfigError
 from phasegrad.losses import adapted_kl_beta, auxiliary_loss, value_loss
 from phasegrad.optimize import Adam, Loss
@@ -104,6 +104,13 @@ class PPGConfig(SurrogateConfig):
             )
         if self.aux_minibatches and self.aux_minibatch_size:
             raise ConfigError("aux_minibatches and aux_minibatch_size exclude each other: set one of them.")
+
+    def require_share(self, processes: int) -> None:
+        super().require_share(processes)
+        if self.has_auxiliary_phase and not self.aux_minibatch_size:
+            units = self.kept * (self.num_envs if self.whole_segments else self.batch_size) // processes
+            count, whole = self.aux_minibatches or 16 * self.n_pi, self.whole_segments
+            require_minibatches("aux_minibatches", count, units, processes, whole, "the auxiliary phase's buffer")
 
     @property
     def interval(self) -> int:

@@ -109,7 +109,7 @@ class SurrogateConfig(PolicyGradientConfig):
     def require_share(self, processes: int) -> None:
         super().require_share(processes)
         units = (self.num_envs if self.whole_segments else self.batch_size) // processes
-        require_minibatches(self.num_minibatches, units, processes, self.whole_segments)
+        require_minibatches("num_minibatches", self.num_minibatches, units, processes, self.whole_segments)
 
 
 def surrogate_loss(

@@ -59,7 +59,7 @@ class TRPOConfig(Config):
 
     def require_share(self, processes: int) -> None:
         super().require_share(processes)
-        require_minibatches(self.num_minibatches, self.batch_size // processes, processes)
+        require_minibatches("num_minibatches", self.num_minibatches, self.batch_size // processes, processes)
 
 
 class TRPO(Algorithm):
