@@ -18,6 +18,7 @@ from torch import Tensor
 from phasegrad.errors import NonFiniteError, PhasegradWarning
 from phasegrad.models import FlatParameters
 from phasegrad.native import EpochProgram
+from phasegrad.native.moving import Mover
 from phasegrad.native.program import Group
 from phasegrad.parallel import ALONE, Ranks
 from phasegrad.replay import Replay
@@ -195,8 +196,7 @@ class Stepper:
     def _move(self, gradients: Tensor, rates: Mapping[str, float]) -> None:
         """Each group's optimiser step down its part of the flat gradient, averaged over the processes and clipped."""
         if self.ranks.size > 1:
-            places = [self.optimizers[group].where for group in rates]
-            self.ranks.mean_(gradients[min(place.start for place in places) : max(place.stop for place in places)])
+            self.ranks.mean_(gradients[self._trained(rates)])
         for group, learning_rate in rates.items():
             optimizer = self.optimizers[group]
             own = gradients[optimizer.where]
@@ -223,18 +223,21 @@ class Stepper:
         known = (name, size, prepare is not None)
         if known not in self._programs:
             examples = [row[order[:size]] for row in rows]
+            failure: Exception | None = None
             try:
                 self._programs[known] = self._compile(loss, examples, rebuild, prepare, scalars, values)
             except Exception as error:  # a user's network may do what is not known here; it still trains
+                failure = error
+            if self.ranks.any(failure is not None):  # all processes take the same way, and so the same bits
                 self.native = False
-                _warn(f"The update runs without compiled code: {error}")
+                _warn(f"The update runs without compiled code: {failure or 'another process cannot compile it'}")
                 return False
         program, keys = self._programs[known]
         if self.ranks.size > 1:
-            self._run_together(program, keys, [row.contiguous() for row in rows], order.split(size), values, rates)
-            return True
-        groups = [self.optimizers[group].native(rate, self.max_grad_norm) for group, rate in rates.items()]
-        columns = program.run([row.contiguous() for row in rows], order, values, self.flat.data, groups).unbind(1)
+            columns = self._run_together(program, [row.contiguous() for row in rows], order.split(size), values, rates)
+        else:
+            groups = [self.optimizers[group].native(rate, self.max_grad_norm) for group, rate in rates.items()]
+            columns = program.run([row.contiguous() for row in rows], order, values, self.flat.data, groups).unbind(1)
         for key, column in zip([*keys, *(f"{group}_grad_norm" for group in rates)], columns, strict=True):
             self.recorded.setdefault(key, []).append(column)
         self.count += len(order) // size
@@ -243,21 +246,26 @@ class Stepper:
     def _run_together(
         self,
         program: EpochProgram,
-        keys: list[str],
         rows: list[Tensor],
         orders: Sequence[Tensor],
         values: list[Tensor],
         rates: Mapping[str, float],
-    ) -> None:
-        """The compiled gradient of each minibatch, and between them the step that the processes take together."""
-        found = []
-        for order in orders:
+    ) -> tuple[Tensor, ...]:
+        """The same minibatch by minibatch: the compiled gradient, its mean over the processes, the compiled step."""
+        groups = [self.optimizers[group].native(rate, self.max_grad_norm) for group, rate in rates.items()]
+        move, where = Mover(self.flat.data, groups), self._trained(rates)
+        found, norms = [], torch.empty(len(orders), len(groups))
+        for order, norm in zip(orders, norms, strict=True):
             gradient, metrics = program.gradient_at(rows, order, values)
-            self._move(gradient, rates)
+            self.ranks.mean_(gradient[where])
+            move(gradient, norm)
             found.append(metrics)
-        for key, column in zip(keys, torch.stack(found).unbind(1), strict=True):
-            self.recorded.setdefault(key, []).append(column)
-        self.count += len(found)
+        return torch.cat([torch.stack(found), norms], 1).unbind(1)
+
+    def _trained(self, rates: Mapping[str, float]) -> slice:
+        """Where in the flat vector the groups of `rates` lie."""
+        places = [self.optimizers[group].where for group in rates]
+        return slice(min(place.start for place in places), max(place.stop for place in places))
 
     def _compile(
         self,

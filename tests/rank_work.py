@@ -21,6 +21,7 @@ from phasegrad import parallel
 from phasegrad.algorithms import ALGORITHMS
 from phasegrad.algorithms.base import Algorithm
 from phasegrad.algorithms.surrogate import epoch_of_minibatches, normalized_by_minibatch
+from phasegrad.native.program import Group
 from phasegrad.normalize import ObservationNormalizer, RewardNormalizer, moments_of, pooled_moments
 from phasegrad.rollout import Batch, Minibatch, Minibatches, Segment
 
@@ -55,20 +56,16 @@ class Team:
         return results
 
     def close(self) -> None:
-        for pipe in self.pipes:
-            with contextlib.suppress(OSError):
-                pipe.send(None)
         for process in self.processes:
+            process.kill()
             process.join(10)
-            if process.is_alive():
-                process.kill()
 
 
 def _work(rank: int, size: int, meeting: str, pipe: Any) -> None:
     torch.set_num_threads(1)
     parallel.join(rank=rank, size=size, init_method=f"file://{meeting}")
-    while (task := pipe.recv()) is not None:
-        function, arguments = task
+    while True:
+        function, arguments = pipe.recv()
         try:
             pipe.send((None, function(*arguments)))
         except BaseException:
@@ -98,7 +95,8 @@ def float64() -> Iterator[None]:
 
 
 def make_agent(algorithm: str, **fields: Any) -> Algorithm:
-    return ALGORITHMS[algorithm]("CartPole-v1", **{**PPO_FIELDS, **fields})
+    own = {"aux_minibatches": 4} if algorithm == "ppg" else {}
+    return ALGORITHMS[algorithm]("CartPole-v1", **{**PPO_FIELDS, **own, **fields})
 
 
 def random_rollout(agent: Algorithm, num_envs: int, dtype: torch.dtype = torch.float64) -> Segment:
@@ -138,14 +136,28 @@ def losses(agent: Any) -> dict[str, tuple[Any, list[str], type[Minibatch]]]:
 
 
 class Recorder:
-    """In an optimiser's place: keeps the gradients that it is to move down, and leaves the parameters."""
+    """In an optimiser's place: keeps the gradients that it is to move down, and leaves the parameters.
 
-    def __init__(self, where: slice) -> None:
-        self.where = where
+    Of compiled steps it sees none, so there it is a step of RMSProp that forgets all and divides by 1.
+    """
+
+    def __init__(self, flat: Any, where: slice) -> None:
+        self.flat, self.where = flat, where
         self.seen: list[Tensor] = []
 
     def step(self, gradients: Tensor, learning_rate: float, scale: Tensor | None = None) -> None:
         self.seen.append(gradients.detach().clone())
+
+    def native(self, rate: float, longest: float) -> Group:
+        self.before = self.flat.data[self.where].clone()
+        self.square = torch.zeros_like(self.before)
+        length, address = len(self.square), self.square.data_ptr()
+        return Group(self.where.start, length, 0, address, 0, 1.0, 1.0, 1.0, 0.0, 1)  # p -= g / (sqrt(0) + 1)
+
+    def note_compiled(self) -> None:
+        """The gradient of the one compiled step that was taken, undone."""
+        self.seen.append(self.before - self.flat.data[self.where])
+        self.flat.data[self.where] = self.before
 
 
 SCALARS = {"clip_range": 0.2, "kl_beta": 0.7}
@@ -161,17 +173,21 @@ def stepped_gradients(algorithm: str, fields: dict[str, Any], replay: bool, nati
         for name, (loss, groups, kind) in losses(agent).items():
             stepper = agent.steppers[0]
             stepper.replay, stepper.native = replay or native, native
-            recorders = {group: Recorder(agent.flat.slices[group]) for group in groups}
+            recorders = {group: Recorder(agent.flat, agent.flat.slices[group]) for group in groups}
             stepper.optimizers = dict(recorders)
             minibatches: Any = epoch_of_minibatches(
                 rollout, config, agent.generator("minibatches"), agent.device, ranks
             )
             if kind is Minibatch:
                 minibatches = Minibatches(rollout, minibatches.indices, agent.device, Minibatch)
-            stepper.epoch(name, loss, minibatches, SCALARS, dict.fromkeys(groups, 1e-3))
-            if native:
+            if not native:
+                stepper.epoch(name, loss, minibatches, SCALARS, dict.fromkeys(groups, 1e-3))
+            for index in minibatches.indices if native else ():
+                one = dataclasses.replace(minibatches, indices=[index])
+                stepper.epoch(name, loss, one, SCALARS, dict.fromkeys(groups, 1e-3))
                 assert stepper.native
-                assert stepper._programs
+                for recorder in recorders.values():
+                    recorder.note_compiled()
             samples = [
                 (index % agent.own_envs + agent.first_env, index // agent.own_envs) for index in minibatches.indices
             ]

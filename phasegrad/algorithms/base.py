@@ -391,7 +391,7 @@ class Algorithm(ABC):
             config.compile = "off"
         elif config.compile in ("auto", "on") and self.flat.data.dtype != torch.float32:
             config.compile = "replay"
-        elif config.compile in ("auto", "on") and native.compiler() is None:
+        elif config.compile in ("auto", "on") and self.ranks.any(native.compiler() is None):
             if config.compile == "on":
                 warnings.warn(
                     "There is no C compiler here, so the run goes without compiled code and its last bits may differ: "
