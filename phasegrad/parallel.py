@@ -298,6 +298,7 @@ def leave() -> None:
     """Be alone again; every process must."""
     global _current, _store, _launch_store
     if _current is not ALONE:
+        _together(dist.barrier)  # nobody hangs up while another still speaks
         dist.destroy_process_group()
     _current, _store, _launch_store = ALONE, None, None
 
