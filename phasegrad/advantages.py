@@ -63,7 +63,13 @@ def discounted_suffix_sum(terms: Tensor, discounts: Tensor) -> Tensor:
     return total
 
 
-def normalized(advantages: Tensor) -> Tensor:
-    """Zero mean, unit standard deviation over all entries; a single entry is only centred."""
+def normalized(advantages: Tensor, moments: Tensor | None = None) -> Tensor:
+    """Zero mean, unit standard deviation over all entries; a single entry is only centred.
+
+    `moments`: count, mean and sum of squared deviations [3, ...] of the entries of several processes, in float64.
+    """
+    if moments is not None:
+        count, mean, squares = moments.unbind(0)
+        return ((advantages - mean) / ((squares / count).sqrt() + 1e-8)).to(advantages.dtype)
     centred = advantages - advantages.mean()
     return centred / (centred.square().mean().sqrt() + 1e-8)

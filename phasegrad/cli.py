@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import typing
 import warnings
@@ -262,6 +263,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def run_train(options: argparse.Namespace) -> int:
+    from phasegrad import parallel
     from phasegrad.algorithms import ALGORITHMS
     from phasegrad.config import documented_fields
     from phasegrad.runs.directory import RunDirectory
@@ -274,17 +276,27 @@ def run_train(options: argparse.Namespace) -> int:
     seed = fields.get("seed", 1)
     path = options.run_dir or f"runs/{fields['env'].replace('/', '-').replace(':', '-')}-{options.algorithm}-s{seed}"
     directory = RunDirectory(path)
-    if options.resume and directory.exists():
-        named = (
-            str(directory.read_config().get("env")) == fields["env"]
-        )  # then the user asks for its module, not the file
-        return continue_run(path, None, options.quiet, allow_import=named)
-    directory.require_free(options.overwrite)
-    agent = algorithm(run_dir=path, **fields)
-    try:
-        agent.learn(progress=not options.quiet)
-    finally:
-        agent.close()
+
+    def is_to_continue(restarted: bool) -> bool:
+        """Whether the directory's run goes on: asked for, or begun by this torchrun, which has restarted since."""
+        again = restarted and directory.begun_by(parallel.launch_id())
+        if again or (options.resume and directory.exists()):
+            return True
+        directory.require_free(options.overwrite)
+        return False
+
+    with parallel.joined() as ranks:
+        restarted = ranks.any(parallel.restarted())  # not every machine's torchrun counts another's restart
+        if ranks.from_first(lambda: is_to_continue(restarted)):
+            named = (
+                str(directory.read_config().get("env")) == fields["env"]
+            )  # then the user asks for its module, not the file
+            return continue_run(path, None, options.quiet, allow_import=named)
+        agent = algorithm(run_dir=path, **fields)
+        try:
+            agent.learn(progress=not options.quiet)
+        finally:
+            agent.close()
     return 0
 
 
@@ -301,11 +313,11 @@ def continue_run(path: str, total_steps: str | None, quiet: bool, allow_import: 
         agent = restart(path, allow_import=allow_import)
     total = agent.config.total_steps if total_steps is None else to_int(total_steps)
     if agent.progress.step >= total:
-        if not directory.has_result(agent.progress.step):
+        if not agent.ranks.from_first(lambda: directory.has_result(agent.progress.step)):
             from phasegrad.runs.session import record_result
 
             record_result(agent)
-        if not quiet:
+        if not quiet and agent.ranks.is_first:
             print(f"{path} has reached its {total:,} steps already; --total-steps N goes further.")
         return 0
     try:
@@ -316,7 +328,10 @@ def continue_run(path: str, total_steps: str | None, quiet: bool, allow_import: 
 
 
 def run_resume(options: argparse.Namespace) -> int:
-    return continue_run(options.dir, options.total_steps, options.quiet, options.allow_import)
+    from phasegrad import parallel
+
+    with parallel.joined():
+        return continue_run(options.dir, options.total_steps, options.quiet, options.allow_import)
 
 
 def run_eval(options: argparse.Namespace) -> int:
@@ -538,6 +553,16 @@ def run_doctor(options: argparse.Namespace) -> int:
     return 0 if all(check.ok or check.optional for check in checks) else 1
 
 
+def say(sentence: str) -> None:
+    """A sentence on stderr; where several processes have the same to say, once."""
+    if os.environ.get("WORLD_SIZE", "1") != "1":
+        from phasegrad.parallel import first_to_say
+
+        if not first_to_say(sentence):
+            return
+    print(f"phasegrad: {sentence}", file=sys.stderr)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; the exit code."""
     with warnings.catch_warnings():
@@ -545,7 +570,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         def show(message: Warning | str, category: type[Warning], *where: Any) -> None:
             if issubclass(category, PhasegradWarning):
-                print(f"phasegrad: {message}", file=sys.stderr)
+                say(str(message))
             else:
                 plainly(message, category, *where)
 
@@ -573,13 +598,13 @@ def _run(arguments: Sequence[str] | None) -> int:
     except PhasegradError as error:
         if debug:
             raise
-        print(f"phasegrad: {error}", file=sys.stderr)
+        say(str(error))
         return error.exit_code
     except (KeyboardInterrupt, SystemExit) as error:
         sentence = getattr(error, "sentence", "")
         if isinstance(error, SystemExit) and not sentence:
             raise
-        print(f"phasegrad: {sentence or 'stopped before there was anything to save.'}", file=sys.stderr)
+        say(sentence or "stopped before there was anything to save.")
         return int(getattr(error, "exit_code", 130))
     except BrokenPipeError:
         return 141

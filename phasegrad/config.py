@@ -158,6 +158,15 @@ class Config:
         if self.device not in ("auto", "cpu") and not self.device.startswith("cuda"):
             raise ConfigError(f"device must be auto, cpu or cuda[:N], not {self.device!r}.")
 
+    def require_share(self, processes: int) -> None:
+        """Refuse sizes that `processes` cannot divide among them."""
+        if self.num_envs % processes:
+            below = self.num_envs - self.num_envs % processes
+            near = f"{below} or {below + processes}" if below else str(processes)
+            raise ConfigError(
+                f"num_envs {self.num_envs} cannot be divided evenly among {processes} processes: use {near}."
+            )
+
     @property
     def batch_size(self) -> int:
         """Samples of a full rollout: N x T."""
@@ -169,6 +178,18 @@ class Config:
         if not isinstance(self.encoder, str):
             fields["encoder"] = f"custom:{getattr(self.encoder, '__name__', type(self.encoder).__name__)}"
         return {name: list(value) if isinstance(value, tuple) else value for name, value in fields.items()}
+
+
+def require_minibatches(
+    name: str, count: int, units: int, processes: int, whole_segments: bool = False, source: str = "a rollout"
+) -> None:
+    """Refuse minibatches too many for each process's part of their source to have something in each."""
+    if count > units:
+        what = "environments' segments (whole_segments)" if whole_segments else "samples"
+        raise ConfigError(
+            f"{name} {count} is more than the {units} {what} that each of {processes} processes has of {source}: lower "
+            "it, or use fewer processes."
+        )
 
 
 def require_dual(config: Config, reason: str) -> None:

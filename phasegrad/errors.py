@@ -35,6 +35,12 @@ class NonFiniteError(PhasegradError):
     """NaN or infinity where a number is needed; says what and where."""
 
 
+class RanksError(PhasegradError):
+    """Processes of one run that have lost each other or no longer agree."""
+
+    exit_code = 1
+
+
 class PhasegradWarning(UserWarning):
     """Something that went on all the same but that the user should know, in one sentence."""
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from phasegrad.models import FlatParameters
 from phasegrad.models.flat import as_laid_out
+from phasegrad.parallel import ALONE, Ranks
 from phasegrad.rollout import Minibatch
 
 
@@ -20,7 +21,8 @@ class FisherProduct:
     """(F + damping I) v for the parameters of one group, F the Hessian of the mean KL[pi, pi_theta] at theta.
 
     `kl` is the mean KL over a batch from the policy, held fixed, to itself as a function of its parameters. A batch of
-    at most `microbatch` samples keeps its graph from product to product; a larger one is passed through in pieces.
+    at most `microbatch` samples keeps its graph from product to product; a larger one is passed through in pieces. Of
+    several processes the matrix is that of all their batches, each of one size.
     """
 
     def __init__(
@@ -31,19 +33,20 @@ class FisherProduct:
         batch: Minibatch,
         damping: float,
         microbatch: int,
+        ranks: Ranks = ALONE,
     ) -> None:
         self.places = [(p, start) for p, start in flat.places if where.start <= start < where.stop]
         self.size, self.offset, self.damping = where.stop - where.start, where.start, damping
-        self.kl, self.batch, self.microbatch = kl, batch, microbatch
+        self.kl, self.batch, self.microbatch, self.ranks = kl, batch, microbatch, ranks
         self._kept = self._slope(batch) if len(batch) <= microbatch else None
 
     def __call__(self, vector: Tensor) -> Tensor:
         product = self.damping * vector
         if self._kept is not None:
-            return self._add_product(self._kept, vector, 1.0, product)
+            return self.ranks.mean_(self._add_product(self._kept, vector, 1.0, product))
         for part in self.batch.split(self.microbatch):
             product = self._add_product(self._slope(part), vector, len(part) / len(self.batch), product)
-        return product
+        return self.ranks.mean_(product)
 
     def _slope(self, part: Minibatch) -> tuple[Tensor, ...]:
         """The gradient of the KL, itself differentiable; zero in value."""

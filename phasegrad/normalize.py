@@ -6,6 +6,7 @@ take their moments in float64. Nothing here knows about environments or algorith
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import gymnasium as gym
@@ -14,20 +15,36 @@ import torch
 from torch import Tensor, nn
 
 from phasegrad.advantages import discounted_suffix_sum
+from phasegrad.parallel import ALONE, Ranks
 from phasegrad.tree import named_leaves
 
 EPSILON = 1e-8
 
 
-def merged_moments(moments: Tensor, batch: Tensor) -> Tensor:
-    """Running (count, mean, sum of squared deviations) [3, ...] extended by the rows of `batch` [B, ...]."""
+def moments_of(batch: Tensor) -> Tensor:
+    """(count, mean, sum of squared deviations) [3, ...] of the rows of `batch` [B, ...]."""
+    mean = batch.mean(0)
+    return torch.stack([torch.full_like(mean, batch.shape[0]), mean, (batch - mean).square().sum(0)])
+
+
+def combined_moments(moments: Tensor, others: Tensor) -> Tensor:
+    """The moments [3, ...] of two sets of rows together."""
     count, mean, squares = moments.unbind(0)
-    size = batch.shape[0]
-    batch_mean = batch.mean(0)
-    shift = batch_mean - mean
+    size, other_mean, other_squares = others.unbind(0)
+    shift = other_mean - mean
     total = count + size
-    squares = squares + (batch - batch_mean).square().sum(0) + shift.square() * count * size / total
+    squares = squares + other_squares + shift.square() * count * size / total
     return torch.stack([total, mean + shift * size / total, squares])
+
+
+def pooled_moments(own: Tensor, ranks: Ranks) -> Tensor:
+    """The moments [3, ...] of the rows of all processes, from those of each."""
+    return functools.reduce(combined_moments, ranks.gather(own)) if ranks.size > 1 else own
+
+
+def merged_moments(moments: Tensor, batch: Tensor, ranks: Ranks = ALONE) -> Tensor:
+    """Running moments [3, ...] extended by the rows of `batch` [B, ...] of every process."""
+    return combined_moments(moments, pooled_moments(moments_of(batch), ranks).to(moments.device))
 
 
 class ObservationNormalizer(nn.Module):
@@ -35,7 +52,7 @@ class ObservationNormalizer(nn.Module):
 
     def __init__(self, space: gym.Space, enabled: bool, clip: float) -> None:
         super().__init__()
-        self.clip = clip
+        self.clip, self.ranks = clip, ALONE
         spaces = space.spaces if isinstance(space, gym.spaces.Dict) else {"": space}
         floats = [name for name, part in sorted(spaces.items()) if np.issubdtype(part.dtype or object, np.floating)]
         self.names = floats if enabled else []
@@ -65,7 +82,8 @@ class ObservationNormalizer(nn.Module):
                 continue
             index = self.names.index(name)
             moments = getattr(self, f"moments_{index}")
-            moments.copy_(merged_moments(moments, values.reshape(-1, *moments.shape[1:]).double()))
+            batch = values.reshape(-1, *moments.shape[1:]).double()
+            moments.copy_(merged_moments(moments, batch, self.ranks))
             count, mean, squares = moments.unbind(0)
             getattr(self, f"mean_{index}").copy_(mean)
             getattr(self, f"scale_{index}").copy_((squares / count + EPSILON).rsqrt())
@@ -77,8 +95,8 @@ class RewardNormalizer:
     R <- r + gamma R (1 - first), as in the published PPG code; no mean is subtracted, so signs and zeros stay.
     """
 
-    def __init__(self, enabled: bool, gamma: float, clip: float) -> None:
-        self.enabled, self.gamma, self.clip = enabled, gamma, clip
+    def __init__(self, enabled: bool, gamma: float, clip: float, ranks: Ranks = ALONE) -> None:
+        self.enabled, self.gamma, self.clip, self.ranks = enabled, gamma, clip, ranks
         self.moments = torch.zeros(3, dtype=torch.float64)
         self.running_return: Tensor | None = None  # [N]; fresh environments start at 0
 
@@ -102,7 +120,7 @@ class RewardNormalizer:
         terms = torch.cat([(rewards[0] + self.gamma * before)[None], rewards[1:]])
         returns = discounted_suffix_sum(terms.flip(0), discounts.flip(0)).flip(0)  # a prefix sum, in reversed time
         self.running_return = returns[-1] * ~done[-1]
-        self.moments = merged_moments(self.moments, returns.flatten())
+        self.moments = merged_moments(self.moments, returns.flatten(), self.ranks)
         return self.scaled(rewards)
 
     def scaled(self, rewards: Tensor) -> Tensor:

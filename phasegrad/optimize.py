@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -18,7 +18,9 @@ from torch import Tensor
 from phasegrad.errors import NonFiniteError, PhasegradWarning
 from phasegrad.models import FlatParameters
 from phasegrad.native import EpochProgram
+from phasegrad.native.moving import Mover
 from phasegrad.native.program import Group
+from phasegrad.parallel import ALONE, Ranks
 from phasegrad.replay import Replay
 from phasegrad.rollout import Minibatch, Minibatches
 
@@ -120,6 +122,9 @@ class Stepper:
     There are three ways to the same numbers. With `native` the whole step of each loss is traced at its first minibatch
     of a shape and compiled; with `replay` the traced gradient is replayed without a compiler; and plain autograd, which
     is what large networks want. Small ones on a CPU spend nearly all of autograd's time on its overhead.
+
+    With several processes each has the gradient of its part of a minibatch, all parts of one size; their mean, by one
+    all-reduce of the flat vector, is the gradient of the whole, and every process takes the same step.
     """
 
     def __init__(
@@ -130,8 +135,9 @@ class Stepper:
         microbatch: int,
         replay: bool = False,
         native: bool = False,
+        ranks: Ranks = ALONE,
     ) -> None:
-        self.flat, self.optimizers = flat, dict(optimizers)
+        self.flat, self.optimizers, self.ranks = flat, dict(optimizers), ranks
         self.max_grad_norm, self.microbatch, self.replay, self.native = max_grad_norm, microbatch, replay, native
         self.recorded: dict[str, list[Tensor]] = {}  # on the device: a number, or a vector of them, a gradient step
         self.epoch_means: dict[str, list[Tensor]] = {}  # of what is monitored by epoch, one number each
@@ -182,6 +188,15 @@ class Stepper:
     ) -> None:
         """The step by torch's kernels."""
         gradients, metrics = self.gradient(name, loss, batch, scalars)
+        self._move(gradients, rates)
+        for key, metric in metrics.items():
+            self.recorded.setdefault(key, []).append(metric)
+        self.count += 1
+
+    def _move(self, gradients: Tensor, rates: Mapping[str, float]) -> None:
+        """Each group's optimiser step down its part of the flat gradient, averaged over the processes and clipped."""
+        if self.ranks.size > 1:
+            self.ranks.mean_(gradients[self._trained(rates)])
         for group, learning_rate in rates.items():
             optimizer = self.optimizers[group]
             own = gradients[optimizer.where]
@@ -189,9 +204,6 @@ class Stepper:
             scale = (norm / self.max_grad_norm).clamp(min=1.0).float() if self.max_grad_norm > 0 else None
             optimizer.step(own, learning_rate, scale)
             self.recorded.setdefault(f"{group}_grad_norm", []).append(norm)
-        for key, metric in metrics.items():
-            self.recorded.setdefault(key, []).append(metric)
-        self.count += 1
 
     # Compiled
 
@@ -211,19 +223,49 @@ class Stepper:
         known = (name, size, prepare is not None)
         if known not in self._programs:
             examples = [row[order[:size]] for row in rows]
+            failure: Exception | None = None
             try:
                 self._programs[known] = self._compile(loss, examples, rebuild, prepare, scalars, values)
             except Exception as error:  # a user's network may do what is not known here; it still trains
+                failure = error
+            if self.ranks.any(failure is not None):  # all processes take the same way, and so the same bits
                 self.native = False
-                _warn(f"The update runs without compiled code: {error}")
+                _warn(f"The update runs without compiled code: {failure or 'another process cannot compile it'}")
                 return False
         program, keys = self._programs[known]
-        groups = [self.optimizers[group].native(rate, self.max_grad_norm) for group, rate in rates.items()]
-        columns = program.run([row.contiguous() for row in rows], order, values, self.flat.data, groups).unbind(1)
+        if self.ranks.size > 1:
+            columns = self._run_together(program, [row.contiguous() for row in rows], order.split(size), values, rates)
+        else:
+            groups = [self.optimizers[group].native(rate, self.max_grad_norm) for group, rate in rates.items()]
+            columns = program.run([row.contiguous() for row in rows], order, values, self.flat.data, groups).unbind(1)
         for key, column in zip([*keys, *(f"{group}_grad_norm" for group in rates)], columns, strict=True):
             self.recorded.setdefault(key, []).append(column)
         self.count += len(order) // size
         return True
+
+    def _run_together(
+        self,
+        program: EpochProgram,
+        rows: list[Tensor],
+        orders: Sequence[Tensor],
+        values: list[Tensor],
+        rates: Mapping[str, float],
+    ) -> tuple[Tensor, ...]:
+        """The same minibatch by minibatch: the compiled gradient, its mean over the processes, the compiled step."""
+        groups = [self.optimizers[group].native(rate, self.max_grad_norm) for group, rate in rates.items()]
+        move, where = Mover(self.flat.data, groups), self._trained(rates)
+        found, norms = [], torch.empty(len(orders), len(groups))
+        for order, norm in zip(orders, norms, strict=True):
+            gradient, metrics = program.gradient_at(rows, order, values)
+            self.ranks.mean_(gradient[where])
+            move(gradient, norm)
+            found.append(metrics)
+        return torch.cat([torch.stack(found), norms], 1).unbind(1)
+
+    def _trained(self, rates: Mapping[str, float]) -> slice:
+        """Where in the flat vector the groups of `rates` lie."""
+        places = [self.optimizers[group].where for group in rates]
+        return slice(min(place.start for place in places), max(place.stop for place in places))
 
     def _compile(
         self,
@@ -311,18 +353,22 @@ class Stepper:
 
     def mean_since(self, name: str, count: int) -> float:
         """The mean of a metric over the gradient steps since `self.count` was `count`; waits for the device."""
-        return float(joined(self.recorded[name])[count - self.count :].mean())
+        return self.ranks.mean(float(joined(self.recorded[name])[count - self.count :].mean()))[0]
 
     def take_epoch_means(self) -> dict[str, list[float]]:
         """The losses and the KL of each epoch since the last call of `take_metrics`, which is to follow."""
-        return {name: torch.stack(means).tolist() for name, means in sorted(self.epoch_means.items())}
+        by_epoch = {name: torch.stack(means) for name, means in sorted(self.epoch_means.items())}
+        if self.ranks.size > 1 and by_epoch:
+            together = self.ranks.mean_(torch.cat(list(by_epoch.values())))
+            by_epoch = dict(zip(by_epoch, together.split([len(means) for means in by_epoch.values()]), strict=True))
+        return {name: means.tolist() for name, means in by_epoch.items()}
 
     def take_metrics(self) -> dict[str, float]:
         """Means over the gradient steps since the last call, read from the device in one transfer."""
-        names = list(self.recorded)
+        names = list(self.recorded) if self.ranks.size == 1 else sorted(self.recorded)
         if not names:
             return {}
-        means = torch.stack([joined(self.recorded[name]).mean() for name in names]).tolist()
+        means = self.ranks.mean_(torch.stack([joined(self.recorded[name]).mean() for name in names])).tolist()
         self.recorded, self.epoch_means = {}, {}
         metrics = dict(zip(names, means, strict=True))
         for name, mean in metrics.items():

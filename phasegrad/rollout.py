@@ -207,12 +207,17 @@ def addresses(tensors: Sequence[Tensor]) -> tuple[np.ndarray, np.ndarray]:
 class Collector:
     """Steps the environments with the current policy and remembers where they are."""
 
-    def __init__(self, env: VectorEnv, actor: Actor, adapter: ActionAdapter, clock: Clock) -> None:
+    def __init__(
+        self, env: VectorEnv, actor: Actor, adapter: ActionAdapter, clock: Clock, first_env: int = 0, all_envs: int = 0
+    ) -> None:
+        """The environments may be part of `all_envs`, from the number `first_env` on."""
         self.env, self.actor, self.adapter, self.clock = env, actor, adapter, clock
+        self.first_env, self.all_envs = first_env, all_envs or env.num_envs
         self.model, self.device = actor.model, actor.device
         self.observation, self.mask = env.reset()
         self._finals: list[tuple[int, np.ndarray, Observation]] = []  # (t, environments, final observations) where cut
         self._valued = False  # whether the last rollout's values are in place already
+        self.ended_at: list[int] = []  # the step t of each episode that finished in the last rollout
 
     @torch.inference_mode()
     def collect(self, segment: Segment, noise: Tensor, first_step: int) -> list[Episode]:
@@ -225,6 +230,7 @@ class Collector:
         )
         finals: list[tuple[int, np.ndarray, Observation]] = []
         episodes: list[Episode] = []
+        self.ended_at = []
         for t in range(segment.num_steps):
             with self.clock.section("inference"):
                 tree_map(lambda room, leaf, t=t: _store(room, t, leaf), observation_arrays, self.observation)
@@ -244,6 +250,7 @@ class Collector:
                         (t, step.ended[cut], tree_map(lambda leaf, cut=cut: leaf[cut], step.final_observation))
                     )
                 episodes += step.episodes
+                self.ended_at += [t] * len(step.episodes)
             self.observation, self.mask = step.observation, step.action_mask
         self._finals, self._valued = finals, False
         self._require_finite(segment, first_step)
@@ -293,7 +300,7 @@ class Collector:
 
         def place(bad: Tensor) -> tuple[int, int]:
             t, n, *_ = bad.nonzero()[0].tolist()
-            return n, first_step + t * segment.num_envs + n
+            return n + self.first_env, first_step + t * self.all_envs + n + self.first_env
 
         floats = [("reward", segment.raw_rewards)]
         floats += [(f"observation {name}".strip(), leaf) for name, leaf in named_leaves(segment.observations)]
@@ -308,10 +315,10 @@ class Collector:
             for name, leaf in named_leaves(final):
                 bad = ~np.isfinite(leaf.reshape(len(leaf), -1)).all(1)
                 if bad.any():
-                    n = int(envs[bad][0])
+                    n = int(envs[bad][0]) + self.first_env
                     raise NonFiniteError(
                         f"The {f'observation {name}'.strip()} of environment {n} is NaN or infinite after step "
-                        f"{first_step + t * segment.num_envs + n}: check the environment."
+                        f"{first_step + t * self.all_envs + n}: check the environment."
                     )
         if not torch.isfinite(segment.policy_params).all():
             n, step = place(~torch.isfinite(segment.policy_params))

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from phasegrad.advantages import normalized
 from phasegrad.algorithms.base import Algorithm
 from phasegrad.algorithms.surrogate import RMSPropConfig, learning_rates
 from phasegrad.config import setting
@@ -68,7 +67,7 @@ class A2C(Algorithm):
             with self.clock.section("update"):
                 batch = everything(rollout, self.device, Batch)
                 if config.normalize_advantage == "batch":
-                    batch.advantages = normalized(batch.advantages)
+                    batch.advantages = self.normalized(batch.advantages)
                 self.stepper.step("a2c", self.loss, batch, {}, rates)
             values.append(rollout.values.flatten().clone())  # the next rollout takes their place
             targets.append(rollout.value_targets.flatten().clone())

@@ -98,6 +98,7 @@ class ACER(Algorithm):
     config_class = ACERConfig
     model_class = ActorQCritic
     smaller_storage = "lower replay_capacity, num_envs or num_steps"
+    divides = False  # its replay memory belongs to one process
     config: ACERConfig
     model: ActorQCritic
 

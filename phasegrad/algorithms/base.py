@@ -23,9 +23,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from phasegrad import envs, native
+from phasegrad import envs, native, parallel
 from phasegrad.actions import ActionAdapter
-from phasegrad.advantages import gae
+from phasegrad.advantages import gae, normalized
 from phasegrad.clock import Clock
 from phasegrad.config import Config
 from phasegrad.devices import pick_device
@@ -33,7 +33,7 @@ from phasegrad.errors import ConfigError, DamagedError, EnvError, PhasegradWarni
 from phasegrad.losses import explained_variance
 from phasegrad.models import ActorCritic, FlatParameters, build_model
 from phasegrad.models.encoders import ImageEncoder, is_image
-from phasegrad.normalize import RewardNormalizer
+from phasegrad.normalize import RewardNormalizer, moments_of, pooled_moments
 from phasegrad.optimize import Optimizer, Stepper
 from phasegrad.presets import resolve_config
 from phasegrad.rollout import Actor, Collector, Segment, Storage, bytes_a_step
@@ -71,6 +71,7 @@ class Algorithm(ABC):
     model_class: ClassVar[type[ActorCritic]] = ActorCritic
     first_derivatives_only: ClassVar[bool] = True  # which compiled convolutions have
     auxiliary_head: ClassVar[bool] = False  # whether the policy network carries an auxiliary value head
+    divides: ClassVar[bool] = True  # whether several processes can share a run
 
     def __init__(self, env: Any = None, *, run_dir: str | Path | None = None, **fields: Any) -> None:
         """`env`: an environment id, a factory of gymnasium environments, or a gymnasium VectorEnv.
@@ -82,9 +83,9 @@ class Algorithm(ABC):
         self.may_import = True  # whether an environment id may name a module to import
         self.source, fields = _source_fields(env, fields)
         self.config = resolve_config(self.config_class, fields)
+        self._take_share()
         self.run_dir = None if run_dir is None else Path(run_dir)
         env = self._env = self._make_env(0)
-        self.config.num_envs = env.num_envs
         self._setup(env.observation_space, env.action_space, env.original_action_space, env.has_action_mask)
 
     @classmethod
@@ -100,8 +101,19 @@ class Algorithm(ABC):
         agent = cls.__new__(cls)
         agent.source, agent.config, agent.run_dir, agent._env = config.env, config, None, None
         agent.may_import = False
+        agent._take_share()
         agent._setup(observation_space, action_space, original_action_space, has_mask)
         return agent
+
+    def _take_share(self) -> None:
+        """This process's part of the run: of `num_envs` environments those from `first_env` on."""
+        self.ranks = parallel.current()
+        if self.ranks.size > 1:
+            if not self.divides:
+                raise ConfigError(f"{self.name} runs in one process only: start it without torchrun.")
+            self.config.require_share(self.ranks.size)
+        self.own_envs = self.ranks.share(self.config.num_envs)
+        self.first_env = self.ranks.rank * self.own_envs
 
     def _setup(
         self, observation_space: gym.Space, action_space: gym.Space, original_action_space: gym.Space, has_mask: bool
@@ -113,10 +125,11 @@ class Algorithm(ABC):
             images = any(is_image(space) for space in _parts(observation_space))
             config.arch = "shared" if images else "dual"
         config.validate()  # again, now that the architecture is decided
-        self.device = pick_device(config.device)
+        self.device = pick_device(config.device, self.ranks)
         self.model: ActorCritic = build_model(
             observation_space, action_space, config, self.auxiliary_head, self.model_class
         ).to(self.device)
+        self.model.normalizer.ranks = self.ranks
         self.family = self.model.family
         self.flat = FlatParameters(self.model.parameter_groups())
         self.actor = Actor(self.model, self.device)
@@ -126,6 +139,7 @@ class Algorithm(ABC):
             config.normalize_reward,
             config.gamma if config.reward_gamma is None else config.reward_gamma,
             config.clip_reward,
+            self.ranks,
         )
         self.microbatch = 256 if any(np.prod(s.shape or (1,)) >= 1024 for s in _parts(observation_space)) else 1 << 30
         self.chunk = min(self.microbatch, 1 << 16)  # samples of a pass without gradients
@@ -140,6 +154,7 @@ class Algorithm(ABC):
         self.leg_end: str = ""  # digest of the observations they led to, where they were read from a checkpoint
         self.carried_from: dict[str, Any] | None = None  # what a checkpoint lists for `restore_carried`
         self.rollout: Segment | None = None  # the latest, also while it is being filled
+        self.finished: list[tuple[float, float, float]] = []  # (place in the run, return, length) of own episodes
         self._storage: Storage | None = None
         self.collector: Collector | None = None
         self.optimizers: Mapping[str, Optimizer] = self.build_optimizers()
@@ -173,8 +188,8 @@ class Algorithm(ABC):
         return {}
 
     def carried_bytes(self) -> int:
-        """The most that `carried` can take on disk."""
-        return self.storage_bytes()
+        """The most that `carried` of all processes can take on disk."""
+        return self.storage_bytes() * self.ranks.size
 
     def restore_carried(self, state: Mapping[str, Any], pieces: Mapping[int, Mapping[str, Tensor]]) -> None:
         """Put back what `carried_state` and `carried` gave; refuses what does not fit."""
@@ -203,15 +218,17 @@ class Algorithm(ABC):
         if self._env is None:
             self._env = self._make_env(self.progress.leg)
         elif self.progress.leg:  # a user's VectorEnv, which outlives the legs
-            self._env.reseed(envs.env_seeds(self.config.seed, self.progress.leg, self.config.num_envs))
-        self.collector = Collector(self._env, self.actor, self.adapter, self.clock)
+            self._env.reseed(self._seeds(self.progress.leg))
+        self.collector = Collector(
+            self._env, self.actor, self.adapter, self.clock, self.first_env, self.config.num_envs
+        )
         if not self.leg_actions:
             self.reward_normalizer.start_leg()
             self.leg_actions = []
             return
         for actions in self.leg_actions:  # the run stopped inside this leg: play it back to there
             self.collector.replay(actions.to(self.family.action_dtype))
-        if self.leg_end not in ("", digest(self.collector.observation)):
+        if self.leg_end and self.leg_end != observations_digest(self):
             warnings.warn(
                 f"The environments of {self.config.env} did not play back as they were played, so they are not "
                 "deterministic: the run goes on, but not as if it had never stopped.",
@@ -228,7 +245,7 @@ class Algorithm(ABC):
 
     def draw_noise(self, num_steps: int) -> Tensor:
         """The noise [T, N, K] of an iteration's actions."""
-        return self.family.draw_noise((num_steps, self.config.num_envs), self.generator("noise"))
+        return self.ranks.own(self.family.draw_noise((num_steps, self.config.num_envs), self.generator("noise")), 1)
 
     def rollouts(self, num_steps: int) -> Iterator[Segment]:
         """An iteration of `num_steps` as one rollout after another, the last one shorter where they do not divide."""
@@ -245,13 +262,26 @@ class Algorithm(ABC):
         self._log_actions(segment.actions)
         done = segment.terminated | segment.truncated
         segment.rewards.copy_(self.reward_normalizer(segment.raw_rewards, done))
+        for t, episode in zip(self.collector.ended_at, episodes, strict=True):
+            place = progress.step + t * config.num_envs + self.first_env + episode.env
+            self.finished.append((place, episode.episode_return, episode.length))
+        if self.ranks.size == 1:
+            self.count_episodes()
         progress.step += num_steps * config.num_envs
-        progress.episodes += len(episodes)
-        progress.recent_returns.extend(episode.episode_return for episode in episodes)
-        progress.recent_lengths.extend(float(episode.length) for episode in episodes)
         if config.log_steps and self.run_dir is not None:
-            write_steps(self.run_dir, progress.step, segment, self.family)
+            write_steps(self.run_dir, progress.step, segment, self.family, self.ranks)
         return segment
+
+    def count_episodes(self) -> None:
+        """Add the episodes of all processes to the statistics, in the order in which they ended."""
+        progress = self.progress
+        rows = self.finished
+        if self.ranks.size > 1:
+            rows = self.ranks.rows(torch.tensor(rows, dtype=torch.float64).view(-1, 3)).tolist()
+        progress.episodes += len(rows)
+        progress.recent_returns.extend(row[1] for row in rows)
+        progress.recent_lengths.extend(float(row[2]) for row in rows)
+        self.finished = []
 
     def _log_actions(self, actions: Tensor) -> None:
         if self.leg_actions is None or self.run_dir is None:
@@ -261,7 +291,7 @@ class Algorithm(ABC):
             actions = actions.to(torch.uint8)
         self.leg_bytes = (self.leg_bytes if self.leg_actions else 0) + actions.numel() * actions.element_size()
         self.leg_actions.append(actions.clone())
-        if self.leg_bytes > MOST_LEG_BYTES:
+        if self.leg_bytes * self.ranks.size > MOST_LEG_BYTES:
             self.leg_actions = None
 
     def estimate_advantages(self, segment: Segment) -> None:
@@ -280,9 +310,15 @@ class Algorithm(ABC):
         assert self.collector is not None
         self.collector.revalue(segment)
 
+    def normalized(self, advantages: Tensor) -> Tensor:
+        """Zero mean and unit standard deviation over the samples of all processes."""
+        if self.ranks.size == 1:
+            return normalized(advantages)
+        return normalized(advantages, pooled_moments(moments_of(advantages.flatten().double()), self.ranks))
+
     def storage_bytes(self) -> int:
-        """What the stored rollouts take in memory."""
-        slots = self.segments_kept() * self.config.num_steps * self.config.num_envs
+        """What the stored rollouts of this process take in memory."""
+        slots = self.segments_kept() * self.config.num_steps * self.own_envs
         return slots * bytes_a_step(self.observation_space, self.family, self.has_action_mask)
 
     def storage(self) -> Storage:
@@ -292,7 +328,7 @@ class Algorithm(ABC):
             self._storage = Storage(
                 self.segments_kept(),
                 config.num_steps,
-                config.num_envs,
+                self.own_envs,
                 self.observation_space,
                 self.family,
                 self.has_action_mask,
@@ -304,9 +340,15 @@ class Algorithm(ABC):
         return 1
 
     def generator(self, purpose: str) -> torch.Generator:
-        """Random numbers that depend on the seed, the iteration and what they are for, and on nothing else."""
+        """Random numbers that depend on the seed, the iteration and what they are for, and on nothing else.
+
+        Of several processes each draws its own, except for noise: that is drawn for all environments and divided, so
+        that actions do not depend on the number of processes.
+        """
         purposes = ("noise", "minibatches", "auxiliary", "replay")
-        key = np.random.SeedSequence([self.config.seed, self.progress.iteration, purposes.index(purpose)])
+        numbers = [self.config.seed, self.progress.iteration, purposes.index(purpose)]
+        own = [self.ranks.rank] if self.ranks.size > 1 and purpose != "noise" else []
+        key = np.random.SeedSequence(numbers + own)
         return torch.Generator().manual_seed(int(key.generate_state(1, np.uint64)[0] >> np.uint64(1)))
 
     def remaining_fraction(self) -> float:
@@ -320,7 +362,7 @@ class Algorithm(ABC):
     def mean_kl(self, rollout: Segment) -> float:
         """E[KL[pi_old, pi]] over a whole rollout: how far the finished update moved the policy."""
         assert self.collector is not None
-        return float(self.family.kl(rollout.policy_params, self.collector.policy(rollout)).mean())
+        return self.ranks.mean(float(self.family.kl(rollout.policy_params, self.collector.policy(rollout)).mean()))[0]
 
     def rollout_metrics(self, segment: Segment) -> dict[str, float]:
         """What a rollout says about the values that were used for it."""
@@ -328,13 +370,21 @@ class Algorithm(ABC):
 
     def value_metrics(self, values: Tensor, value_targets: Tensor) -> dict[str, float]:
         """How values compare with their targets."""
-        metrics = {"explained_variance": explained_variance(values, value_targets)}
-        metrics |= {"value_mean": values.mean(), "value_target_mean": value_targets.mean()}
-        return {name: float(value) for name, value in metrics.items()}
+        explained = self.explained_variance(values, value_targets)
+        means = self.ranks.mean(float(values.mean()), float(value_targets.mean()))
+        return {"explained_variance": explained, "value_mean": means[0], "value_target_mean": means[1]}
+
+    def explained_variance(self, values: Tensor, value_targets: Tensor) -> float:
+        """1 - Var[V_targ - V] / Var[V_targ] over the samples of all processes."""
+        if self.ranks.size == 1:
+            return float(explained_variance(values, value_targets))
+        pairs = torch.stack([(value_targets - values).flatten(), value_targets.flatten()], 1).double()  # [B, 2]
+        unexplained, whole = pooled_moments(moments_of(pairs), self.ranks)[2]
+        return float(1 - unexplained / whole)
 
     def stepper_for(self, optimizers: Mapping[str, Optimizer], max_grad_norm: float) -> Stepper:
         """Gradient steps with these optimisers."""
-        self.steppers.append(Stepper(self.flat, optimizers, max_grad_norm, self.microbatch))
+        self.steppers.append(Stepper(self.flat, optimizers, max_grad_norm, self.microbatch, ranks=self.ranks))
         return self.steppers[-1]
 
     def settle_computation(self) -> None:
@@ -348,7 +398,7 @@ class Algorithm(ABC):
             config.compile, why = "off", f": compiling pays from {WORTH_COMPILING:,} steps on"
         elif config.compile == "replay" or self.flat.data.dtype != torch.float32:
             config.compile = "off" if config.compile == "off" else without
-        elif config.compile != "off" and native.compiler() is None:
+        elif config.compile != "off" and self.ranks.any(native.compiler() is None):
             if config.compile == "on":
                 warnings.warn(
                     "There is no C compiler here, so the run goes without compiled code and its last bits may differ: "
@@ -370,10 +420,15 @@ class Algorithm(ABC):
         encoders = [module for module in self.model.modules() if isinstance(module, ImageEncoder)]
         if self.config.compile == "on":
             for encoder in encoders:
+                failure: Exception | None = None
                 try:
                     encoder.trunk = native.compile_trunk(encoder)
                 except Exception as error:  # a network that is not known here still trains
-                    warnings.warn(f"Convolutions run without compiled code: {error}", PhasegradWarning, stacklevel=4)
+                    failure = error
+                if self.ranks.any(failure is not None):  # all processes take the same way
+                    encoder.trunk = None
+                    reason = failure or "another process cannot compile them"
+                    warnings.warn(f"Convolutions run without compiled code: {reason}", PhasegradWarning, stacklevel=4)
         try:
             yield
         finally:
@@ -448,11 +503,12 @@ class Algorithm(ABC):
 
     def save(self, path: str | Path) -> None:
         """Write the agent, and all that continuing its training needs, to a folder that `phasegrad.load` reads."""
-        from phasegrad.runs.checkpoint import unfinished_leg, write_checkpoint
+        from phasegrad.runs.checkpoint import unfinished_leg, whole_pieces, write_checkpoint
         from phasegrad.runs.directory import restore_carried
 
         restore_carried(self, None)  # a loaded agent reads what it carries only when it is needed
-        write_checkpoint(Path(path), self, leg=unfinished_leg(self), pieces=self.carried())
+        leg, pieces = unfinished_leg(self), whole_pieces(self, self.carried())
+        self.ranks.from_first(lambda: write_checkpoint(Path(path), self, leg=leg, pieces=pieces))
 
     def close(self) -> None:
         """Free the environments; learning again makes new ones."""
@@ -488,8 +544,8 @@ class Algorithm(ABC):
         config = self.config
         env = envs.make(
             self.source,
-            num_envs=config.num_envs,
-            seeds=envs.env_seeds(config.seed, leg, config.num_envs),
+            num_envs=self.own_envs,
+            seeds=self._seeds(leg),
             backend=config.backend,
             vectorization=config.vectorization,
             num_threads=config.env_threads or None,
@@ -502,6 +558,10 @@ class Algorithm(ABC):
             env.close()
             raise
         return env
+
+    def _seeds(self, leg: int) -> list[int]:
+        """The seeds of this process's environments, by their number among all."""
+        return envs.env_seeds(self.config.seed, leg, self.own_envs, self.first_env)
 
     def _require_spaces(self, env: envs.VectorEnv) -> None:
         """Refuse an environment that is not the one this agent was made for."""
@@ -522,6 +582,16 @@ def digest(observation: Any) -> str:
     return sha.hexdigest()
 
 
+def observations_digest(agent: Algorithm) -> str:
+    """A checksum of the observations that all environments, of every process, are at."""
+    assert agent.collector is not None
+    ranks = agent.ranks
+    whole = agent.collector.observation
+    if ranks.size > 1:
+        whole = tree_map(lambda leaf: ranks.whole(torch.from_numpy(np.ascontiguousarray(leaf)), 0).numpy(), whole)
+    return ranks.from_first(lambda: digest(whole))
+
+
 def _parts(space: gym.Space) -> list[gym.Space]:
     return list(space.spaces.values()) if isinstance(space, gym.spaces.Dict) else [space]
 
@@ -536,8 +606,10 @@ def _source_fields(env: Any, fields: Mapping[str, Any]) -> tuple[Any, dict[str, 
     if isinstance(env, str):
         return env, fields | {"env": env}
     fields["env"] = f"custom:{getattr(env, '__name__', type(env).__name__)}"
-    if isinstance(env, gym.vector.VectorEnv) and fields.setdefault("num_envs", env.num_envs) != env.num_envs:
-        raise ConfigError(
-            f"num_envs is {fields['num_envs']}, but the VectorEnv given has {env.num_envs}: leave num_envs out."
-        )
+    if isinstance(env, gym.vector.VectorEnv):
+        found = env.num_envs * parallel.current().size  # each process brings its own
+        if fields.setdefault("num_envs", found) != found:
+            raise ConfigError(
+                f"num_envs is {fields['num_envs']}, but the VectorEnv given has {found}: leave num_envs out."
+            )
     return env, fields

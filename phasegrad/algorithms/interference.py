@@ -12,25 +12,28 @@ import torch
 from phasegrad.algorithms.surrogate import SurrogateConfig, surrogate_loss
 from phasegrad.losses import value_loss
 from phasegrad.models import ActorCritic
+from phasegrad.parallel import ALONE, Ranks
 from phasegrad.rollout import Batch
 
 SAMPLES = 512  # one pass over these an iteration costs little beside the update
 
 
 def interference(
-    model: ActorCritic, batch: Batch, config: SurrogateConfig, scalars: Mapping[str, float]
+    model: ActorCritic, batch: Batch, config: SurrogateConfig, scalars: Mapping[str, float], ranks: Ranks = ALONE
 ) -> dict[str, float]:
     """Cosine and length ratio (value over policy) of the two losses' gradients on the trunk, weighted as in training.
 
     For a detached trunk it is what the value loss would do to it: the gradient that detaching keeps away.
     """
-    batch = next(batch.split(SAMPLES))
+    batch = next(batch.split(ranks.share(SAMPLES)))
     params, values = model.policy_and_auxiliary_value(batch.observations, batch.masks)
     policy_loss, _ = surrogate_loss(model.family, params, batch, config, scalars)
     errors = config.value_coef * value_loss(values, batch.value_targets, batch.old_values, config.value_clip or None)
     trunk = list(model.policy_encoder.parameters())
     policy_gradient, value_gradient = (
-        torch.cat([part.flatten() for part in torch.autograd.grad(loss, trunk, retain_graph=loss is policy_loss)])
+        ranks.mean_(
+            torch.cat([part.flatten() for part in torch.autograd.grad(loss, trunk, retain_graph=loss is policy_loss)])
+        )
         for loss in (policy_loss, errors)
     )
     policy_norm, value_norm = policy_gradient.norm(), value_gradient.norm()

@@ -23,7 +23,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from phasegrad.advantages import normalized
 from phasegrad.algorithms.base import Algorithm
 from phasegrad.algorithms.interference import interference
 from phasegrad.algorithms.surrogate import (
@@ -34,9 +33,9 @@ from phasegrad.algorithms.surrogate import (
     logged_rates,
     surrogate_loss,
 )
-from phasegrad.config import setting
+from phasegrad.config import require_minibatches, setting
 from phasegrad.errors import ConfigError
-from phasegrad.losses import adapted_kl_beta, auxiliary_loss, explained_variance, value_loss
+from phasegrad.losses import adapted_kl_beta, auxiliary_loss, value_loss
 from phasegrad.optimize import Adam, Loss
 from phasegrad.rollout import Batch, Minibatch, Minibatches, gather
 from phasegrad.runs.segments import fill
@@ -106,6 +105,13 @@ class PPGConfig(SurrogateConfig):
         if self.aux_minibatches and self.aux_minibatch_size:
             raise ConfigError("aux_minibatches and aux_minibatch_size exclude each other: set one of them.")
 
+    def require_share(self, processes: int) -> None:
+        super().require_share(processes)
+        if self.has_auxiliary_phase and not self.aux_minibatch_size:
+            units = self.kept * (self.num_envs if self.whole_segments else self.batch_size) // processes
+            count, whole = self.aux_minibatches or 16 * self.n_pi, self.whole_segments
+            require_minibatches("aux_minibatches", count, units, processes, whole, "the auxiliary phase's buffer")
+
     @property
     def interval(self) -> int:
         """Policy iterations between auxiliary phases."""
@@ -144,7 +150,7 @@ class PPG(Algorithm):
         self.stepper = self.stepper_for(optimizers, config.max_grad_norm)
         self.auxiliary_stepper = self.stepper_for(auxiliary, config.max_grad_norm)
         self.scalars["kl_beta"] = config.kl_beta
-        self.buffer = PhaseBuffer(config.kept, config.interval, config.num_steps, config.num_envs)
+        self.buffer = PhaseBuffer(config.kept, config.interval, config.num_steps, self.own_envs)
         return optimizers | {f"auxiliary_{group}": adam for group, adam in auxiliary.items()}
 
     def segments_kept(self) -> int:
@@ -198,12 +204,12 @@ class PPG(Algorithm):
         metrics: dict[str, Any] = self.rollout_metrics(rollout)
         with self.clock.section("update"):
             if config.normalize_advantage == "batch":
-                rollout.advantages.copy_(normalized(rollout.advantages))
+                rollout.advantages.copy_(self.normalized(rollout.advantages))
             for epoch in range(max(config.e_pi, config.e_v)):  # where both are due, they share a pass over the data
                 kind, loss, groups = self.policy_phase_loss(epoch < config.e_pi, epoch < config.e_v)
-                minibatches = epoch_of_minibatches(rollout, config, shuffle, self.device)
+                minibatches = epoch_of_minibatches(rollout, config, shuffle, self.device, self.ranks)
                 if epoch == 0 and config.measure_interference:
-                    metrics |= interference(self.model, next(iter(minibatches)), config, scalars)
+                    metrics |= interference(self.model, next(iter(minibatches)), config, scalars, self.ranks)
                 self.stepper.epoch(kind, loss, minibatches, scalars, {group: rates[group] for group in groups})
             if config.kl_target:
                 self.scalars["kl_beta"] = adapted_kl_beta(scalars["kl_beta"], self.mean_kl(rollout), config.kl_target)
@@ -247,7 +253,7 @@ class PPG(Algorithm):
             epochs = buffer.epochs(
                 config.e_aux,
                 config.aux_minibatches or 16 * config.n_pi,
-                config.aux_minibatch_size,
+                self.ranks.share(config.aux_minibatch_size),
                 config.aux_steps,
                 config.whole_segments,
                 self.generator("auxiliary"),
@@ -310,4 +316,4 @@ class PPG(Algorithm):
             if self.model.value_is_separate:
                 auxiliary = self.model.policy_and_auxiliary_value(batch.observations)[1]
                 heads["aux_head_explained_variance"].append(auxiliary)
-        return {name: float(explained_variance(torch.cat(parts), torch.cat(targets))) for name, parts in heads.items()}
+        return {name: self.explained_variance(torch.cat(parts), torch.cat(targets)) for name, parts in heads.items()}

@@ -14,7 +14,6 @@ from typing import Any
 
 from torch import Tensor
 
-from phasegrad.advantages import normalized
 from phasegrad.algorithms.base import Algorithm
 from phasegrad.algorithms.interference import interference
 from phasegrad.algorithms.surrogate import (
@@ -71,11 +70,11 @@ class PPO(Algorithm):
                     self.revalue(rollout)
                     self.estimate_advantages(rollout)
                 if config.normalize_advantage == "batch":
-                    rollout.advantages.copy_(normalized(rollout.advantages))
+                    rollout.advantages.copy_(self.normalized(rollout.advantages))
                 steps_before = self.stepper.count
-                minibatches = epoch_of_minibatches(rollout, config, shuffle, self.device)
+                minibatches = epoch_of_minibatches(rollout, config, shuffle, self.device, self.ranks)
                 if epoch == 0 and config.measure_interference:
-                    metrics |= interference(self.model, next(iter(minibatches)), config, scalars)
+                    metrics |= interference(self.model, next(iter(minibatches)), config, scalars, self.ranks)
                 self.stepper.epoch("ppo", self.loss, minibatches, scalars, rates)
                 if config.kl_stop and self.stepper.mean_since("kl", steps_before) > config.kl_stop:
                     break

@@ -13,12 +13,14 @@ import torch
 from torch import Tensor
 
 from phasegrad.advantages import normalized
-from phasegrad.config import Config, setting
+from phasegrad.config import Config, require_minibatches, setting
 from phasegrad.distributions import Family
 from phasegrad.errors import ConfigError
 from phasegrad.losses import OBJECTIVES, policy_objective
 from phasegrad.models import FlatParameters
+from phasegrad.normalize import pooled_moments
 from phasegrad.optimize import Adam, Optimizer, RMSProp
+from phasegrad.parallel import ALONE, Ranks
 from phasegrad.rollout import Batch, Minibatches, Segment, minibatch_indices
 
 
@@ -104,6 +106,11 @@ class SurrogateConfig(PolicyGradientConfig):
         if self.measure_interference and self.arch == "dual":
             raise ConfigError("measure_interference needs a trunk that policy and value share: set arch shared.")
 
+    def require_share(self, processes: int) -> None:
+        super().require_share(processes)
+        units = (self.num_envs if self.whole_segments else self.batch_size) // processes
+        require_minibatches("num_minibatches", self.num_minibatches, units, processes, self.whole_segments)
+
 
 def surrogate_loss(
     family: Family, params: Tensor, batch: Batch, config: SurrogateConfig, scalars: Mapping[str, float]
@@ -129,18 +136,38 @@ def surrogate_loss(
 
 
 def epoch_of_minibatches(
-    rollout: Segment, config: SurrogateConfig, shuffle: torch.Generator, device: torch.device
+    rollout: Segment, config: SurrogateConfig, shuffle: torch.Generator, device: torch.device, ranks: Ranks = ALONE
 ) -> Minibatches[Batch]:
-    """One pass over a rollout in random minibatches, with advantages as the policy loss wants them."""
+    """One pass over a rollout in random minibatches, with advantages as the policy loss wants them.
+
+    A minibatch of several processes is what each of them draws from its own part of the rollout, taken together.
+    """
     steps, num_envs = rollout.num_steps, rollout.num_envs
     count = min(config.num_minibatches, num_envs if config.whole_segments else steps * num_envs)
     indices = minibatch_indices(steps, num_envs, count, config.whole_segments, shuffle)
     prepare = with_normalized_advantages if config.normalize_advantage == "minibatch" else None
+    if prepare is not None and ranks.size > 1:  # all minibatches at once, so that the processes meet once an epoch
+        advantages = normalized_by_minibatch(rollout.advantages, indices, ranks)
+        rollout, prepare = dataclasses.replace(rollout, advantages=advantages), None
     return Minibatches(rollout, indices, device, Batch, prepare, usual=steps == config.num_steps)
 
 
 def with_normalized_advantages(batch: Batch) -> Batch:
     return dataclasses.replace(batch, advantages=normalized(batch.advantages))
+
+
+def normalized_by_minibatch(advantages: Tensor, indices: list[Tensor], ranks: Ranks) -> Tensor:
+    """Advantages [T, N] standardised over the minibatches at `indices`, each together with the other processes' own."""
+    order, count = torch.cat(indices), len(indices)
+    sizes = torch.tensor([len(index) for index in indices])
+    minibatch = torch.repeat_interleave(torch.arange(count), sizes)  # that each of `order` belongs to
+    ordered = advantages.flatten()[order].double()
+    means = torch.zeros(count, dtype=torch.float64).index_add_(0, minibatch, ordered) / sizes
+    squares = torch.zeros_like(means).index_add_(0, minibatch, (ordered - means[minibatch]).square())
+    moments = pooled_moments(torch.stack([sizes.double(), means, squares]), ranks)  # [3, count]
+    result = torch.empty_like(advantages)
+    result.view(-1)[order] = normalized(ordered, moments[:, minibatch]).to(result.dtype)
+    return result
 
 
 def learning_rates(config: PolicyGradientConfig, left: float) -> dict[str, float]:

@@ -17,9 +17,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from phasegrad.advantages import normalized
 from phasegrad.algorithms.base import Algorithm
-from phasegrad.config import Config, require_dual, setting
+from phasegrad.config import Config, require_dual, require_minibatches, setting
 from phasegrad.errors import ConfigError, NonFiniteError
 from phasegrad.losses import policy_objective, value_loss
 from phasegrad.natural_gradient import FisherProduct, conjugate_gradient
@@ -58,6 +57,10 @@ class TRPOConfig(Config):
                 "(num_envs x num_steps) of a rollout: lower it."
             )
 
+    def require_share(self, processes: int) -> None:
+        super().require_share(processes)
+        require_minibatches("num_minibatches", self.num_minibatches, self.batch_size // processes, processes)
+
 
 class TRPO(Algorithm):
     """Trust Region Policy Optimization."""
@@ -79,7 +82,7 @@ class TRPO(Algorithm):
         metrics = self.rollout_metrics(rollout)
         with self.clock.section("update"):
             if config.normalize_advantage == "batch":
-                rollout.advantages.copy_(normalized(rollout.advantages))
+                rollout.advantages.copy_(self.normalized(rollout.advantages))
             metrics |= self.policy_step(rollout, shuffle)
             self.value_regression(rollout, shuffle)
             self.model.normalizer.update(rollout.observations)  # last, so that this iteration saw one scaling
@@ -91,21 +94,25 @@ class TRPO(Algorithm):
         config, where = self.config, self.flat.slices["policy"]
         batch = everything(rollout, self.device, Batch)
         descent, described = self.stepper.gradient("policy", self.policy_loss, batch, {})
-        gradient = -descent[where]  # L is maximised
+        gradient = -self.ranks.mean_(descent[where])  # L is maximised
         if not torch.isfinite(gradient).all():
             raise NonFiniteError("The policy's gradient became NaN or infinite: training has diverged; lower max_kl.")
         sampled: Minibatch = batch
-        if 0 < config.fisher_samples < len(batch):
-            index = torch.randperm(len(batch), generator=shuffle)[: config.fisher_samples]
+        samples = self.ranks.share(config.fisher_samples)
+        if 0 < samples < len(batch):
+            index = torch.randperm(len(batch), generator=shuffle)[:samples]
             sampled = gather(rollout, index, self.device, Batch)
-        product = FisherProduct(self.flat, where, self.kl_from_itself, sampled, config.cg_damping, self.microbatch)
+        product = FisherProduct(
+            self.flat, where, self.kl_from_itself, sampled, config.cg_damping, self.microbatch, self.ranks
+        )
         direction, residual = conjugate_gradient(product, gradient, config.cg_iterations)
         curvature = direction @ product(direction)
         step = (2 * config.max_kl / curvature.clamp(min=1e-20)).sqrt() * direction
+        loss, entropy = self.ranks.mean(float(described["policy_loss"]), float(described["entropy"]))
         return {
             "policy_grad_norm": float(gradient.norm()),
-            "policy_loss": float(described["policy_loss"]),
-            "entropy": float(described["entropy"]),
+            "policy_loss": loss,
+            "entropy": entropy,
             "cg_residual": float(residual.sqrt()),
         } | self.line_search(rollout, step)
 
@@ -130,7 +137,9 @@ class TRPO(Algorithm):
         log_prob = self.family.log_prob(params, rollout.actions)
         surrogate = policy_objective("cpi", log_prob, rollout.log_probs, rollout.advantages).mean()
         bonus = self.config.entropy_coef * self.family.entropy(params).mean()
-        return float(surrogate + bonus), float(self.family.kl(rollout.policy_params, params).mean())
+        kl = self.family.kl(rollout.policy_params, params).mean()
+        improvement, moved = self.ranks.mean(float(surrogate + bonus), float(kl))
+        return improvement, moved
 
     def policy_loss(self, batch: Batch, _: Mapping[str, float]) -> tuple[Tensor, dict[str, Tensor]]:
         """-L over a batch."""

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from phasegrad.advantages import normalized
 from phasegrad.algorithms.base import Algorithm
 from phasegrad.algorithms.surrogate import PolicyGradientConfig, learning_rates
 from phasegrad.config import require_dual, setting
@@ -64,7 +63,7 @@ class VPG(Algorithm):
         with self.clock.section("update"):
             batch = everything(rollout, self.device, Batch)
             if config.normalize_advantage == "batch":
-                batch.advantages = normalized(batch.advantages)
+                batch.advantages = self.normalized(batch.advantages)
             self.stepper.step("policy", self.policy_loss, batch, {}, {"policy": rates["policy"]})
             for _ in range(config.value_steps):
                 self.stepper.step("value", self.value_errors, batch, {}, {"value": rates["value"]})

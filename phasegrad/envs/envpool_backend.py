@@ -6,7 +6,6 @@ episode. `reset` is not used for that: on Atari it would restart the game at eve
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -20,6 +19,7 @@ from phasegrad.envs.contract import Episode, Observation, Step, VectorEnv
 from phasegrad.envs.families import EnvSpec
 from phasegrad.envs.spaces import ACTION_MASK, ActionAdapter, ObservationAdapter
 from phasegrad.errors import ConfigError, EnvError, nearest
+from phasegrad.processors import own_processors
 
 # Waking a second thread costs more than stepping these: CartPole with 8 environments runs several times faster on one.
 _CHEAP_PACKAGES = ("envpool.classic_control", "envpool.toy_text", "envpool.minigrid")
@@ -44,8 +44,7 @@ class EnvpoolVectorEnv(VectorEnv):
         self._render = render
         self._package = _package(spec)
         if num_threads is None:
-            processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-            num_threads = min(self.num_envs, processors)
+            num_threads = min(self.num_envs, own_processors())
             if self._package in _CHEAP_PACKAGES:
                 num_threads = min(num_threads, -(-self.num_envs // _CHEAP_ENVS_PER_THREAD))
         self._num_threads = num_threads

@@ -162,6 +162,13 @@ class EpochProgram(_Compiled):
         )
         return results
 
+    def gradient_at(self, sources: Sequence[Tensor], order: Tensor, scalars: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        """The gradient, valid until the next call, and the metrics [M] of the rows at `order` [batch]; nothing moved."""
+        metrics = self.run(sources, order, scalars, torch.empty(0), [])[0]
+        offset = self.gradient_start + self.work - self._work.ctypes.data
+        gradient = self._work[offset : offset + 4 * self.emitter.outputs[0].size].view(np.float32)
+        return torch.from_numpy(gradient), metrics
+
     def gradient(self, rows: Sequence[Tensor], scalars: Sequence[Tensor]) -> list[Tensor]:
         """The gradient and metrics of one minibatch, nothing moved: to check the program against torch."""
         results = self.run([row.contiguous() for row in rows], torch.arange(self.batch), scalars, torch.empty(0), [])

@@ -117,21 +117,32 @@ def _state(agent: Algorithm) -> dict[str, Any]:
 
 
 def unfinished_leg(agent: Algorithm) -> dict[str, Any] | None:
-    """What brings fresh environments to where the agent's are now; None where they could not be brought there."""
-    from phasegrad.algorithms.base import digest
+    """What brings fresh environments to where the agent's are now; None where they could not be brought there.
 
-    if not agent.leg_actions:
+    Of several processes the first gets what belongs to all environments, and the others must call this too.
+    """
+    from phasegrad.algorithms.base import observations_digest
+
+    ranks, actions = agent.ranks, agent.leg_actions
+    if ranks.any(not actions) or not actions:
         return None
-    tensors = {"actions": torch.cat(agent.leg_actions)} if _alike(agent.leg_actions) else {}
-    tensors = tensors or {"actions": torch.cat([part.to(agent.family.action_dtype) for part in agent.leg_actions])}
+    if ranks.any(len({part.dtype for part in actions}) > 1) or ranks.any(actions[0].dtype == agent.family.action_dtype):
+        actions = [part.to(agent.family.action_dtype) for part in actions]
+    tensors = {"actions": ranks.whole(torch.cat(actions), 1)}
     if agent.reward_normalizer.running_return is not None:
-        tensors["running_return"] = agent.reward_normalizer.running_return
-    end = "" if agent.collector is None else digest(agent.collector.observation)
+        tensors["running_return"] = ranks.whole(agent.reward_normalizer.running_return, 0)
+    end = "" if agent.collector is None else observations_digest(agent)
     return {"tensors": tensors, "state": {"end": end, "due": agent.leg_due}}
 
 
-def _alike(tensors: list[Tensor]) -> bool:
-    return len({tensor.dtype for tensor in tensors}) == 1
+def whole_pieces(agent: Algorithm, pieces: Pieces) -> Pieces:
+    """On the first process carried data [T, N, ...] of all environments; every process must call this."""
+    if agent.ranks.size == 1:
+        return pieces
+    return {
+        number: {name: agent.ranks.whole(tensor, 1) for name, tensor in sorted(pieces[number].items())}
+        for number in sorted(pieces)
+    }
 
 
 def read_state(path: Path) -> dict[str, Any]:
@@ -202,9 +213,10 @@ def _restore_leg(agent: Algorithm, path: Path, leg: Mapping[str, Any]) -> None:
         raise DamagedError(f"{path / LEG} is damaged: its actions are not those of {config.num_envs} environments.")
     if running is not None and (running.shape != (config.num_envs,) or running.dtype != torch.float64):
         raise DamagedError(f"{path / LEG} is damaged: its returns are not those of {config.num_envs} environments.")
+    actions = agent.ranks.own(actions, 1).clone()
     agent.leg_actions, agent.leg_bytes = [actions], actions.numel() * actions.element_size()
     agent.leg_end, agent.leg_due = str(leg["end"]), bool(leg["due"])
-    agent.reward_normalizer.running_return = running
+    agent.reward_normalizer.running_return = None if running is None else agent.ranks.own(running, 0).clone()
 
 
 def _tensors(path: Path, payload: bytes) -> dict[str, Tensor]:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from phasegrad.config import Config
 from phasegrad.errors import DamagedError, PhasegradError, RunError
-from phasegrad.runs.checkpoint import STATE, read_state, unfinished_leg, write_checkpoint
-from phasegrad.runs.files import read_json, write_atomically
+from phasegrad.runs.checkpoint import STATE, read_state, unfinished_leg, whole_pieces, write_checkpoint
+from phasegrad.runs.files import read_json, read_limited, write_atomically
 from phasegrad.runs.lock import LOCK, Lock
 from phasegrad.runs.metrics import plain_json
 from phasegrad.runs.segments import FOLDER, SegmentStore
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from phasegrad.algorithms.base import Algorithm
 
 CONFIG, METRICS, RESULT, CHECKPOINTS = "config.json", "metrics.jsonl", "result.json", "checkpoints"
-BAD_BATCH = "bad-batch.safetensors"
+BAD_BATCH, LAUNCH = "bad-batch.safetensors", ".launch"
 CHECKPOINT = re.compile(r"step-([0-9]{12,18})")
 
 
@@ -87,6 +87,18 @@ class RunDirectory:
     def write_config(self, algorithm: str, config: Config) -> None:
         self._write_json(CONFIG, {"algorithm": algorithm, **config.to_json(), "versions": versions()})
 
+    def note_launch(self, launch: str | None) -> None:
+        """Remember which torchrun began this run, so that its restarts know it for theirs."""
+        if launch is not None:
+            write_atomically(self.path / LAUNCH, launch.encode())
+
+    def begun_by(self, launch: str | None) -> bool:
+        """Whether this torchrun began the run that is here."""
+        try:
+            return launch is not None and read_limited(self.path / LAUNCH, 1 << 12) == launch.encode()
+        except (OSError, RunError):
+            return False
+
     def read_config(self) -> dict[str, Any]:
         """config.json as it is; a missing or damaged one is the user's to know."""
         try:
@@ -111,13 +123,20 @@ class RunDirectory:
         """A checkpoint of the agent's current step; the oldest beyond `keep_checkpoints` go, the best stays.
 
         Data that outlives the leg goes to `segments/` first, each piece once. The `last` one of a run lets go of what
-        only the ones before it would need.
+        only the ones before it would need. Every process of a run must call this; the first writes.
         """
         path = self.checkpoints_path / f"step-{agent.progress.step:012d}"
         pieces = agent.carried()
+        new = agent.ranks.from_first(lambda: self.segments.missing(pieces.keys()))
+        whole = whole_pieces(agent, {number: pieces[number] for number in new})
+        leg = unfinished_leg(agent) if inside_leg else None
+        if not agent.ranks.is_first:
+            return path
         if pieces:
-            extra = {**extra, "carried": {"files": self.segments.write(pieces), "state": agent.carried_state()}}
-        write_checkpoint(path, agent, extra, unfinished_leg(agent) if inside_leg else None)
+            self.segments.write(whole)
+            files = self.segments.entries(pieces.keys())
+            extra = {**extra, "carried": {"files": files, "state": agent.carried_state()}}
+        write_checkpoint(path, agent, extra, leg)
         found = self.checkpoints()
         best = self.best() if agent.config.eval_checkpoints else None
         for old in found[: -agent.config.keep_checkpoints]:
@@ -219,7 +238,7 @@ def restore_carried(agent: Algorithm, directory: RunDirectory | None) -> None:
     store: SegmentStore = agent.carried_from["store"]
     if directory is not None and store.path.parent.resolve() == directory.path.resolve():
         store = directory.segments
-    pieces = store.read(agent.carried_from["files"], carried_limit(agent))
+    pieces = store.read(agent.carried_from["files"], carried_limit(agent), agent.ranks)
     try:
         agent.restore_carried(agent.carried_from["state"], pieces)
     except (KeyError, TypeError, ValueError, IndexError, OverflowError, RuntimeError) as error:

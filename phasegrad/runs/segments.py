@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import safetensors.torch
 from torch import Tensor
 
 from phasegrad.errors import DamagedError
+from phasegrad.parallel import ALONE, Ranks
 from phasegrad.runs.files import checked_header, read_limited, require_checksum, write_atomically
 
 FOLDER = "segments"
@@ -33,12 +34,20 @@ class SegmentStore:
         self.path = run_dir / FOLDER
         self._entries: list[dict[str, Any]] = []  # of the files written or read so far, as checkpoints list them
 
+    def missing(self, numbers: Collection[int]) -> list[int]:
+        """Those of the pieces that are not on disk yet."""
+        known = {number for entry in self._entries for number in entry["numbers"]}
+        return [number for number in sorted(numbers) if number not in known]
+
     def write(self, pieces: Pieces) -> list[dict[str, Any]]:
         """Put on disk what is not there yet; the entries of all files that hold some of `pieces`."""
-        known = {number for entry in self._entries for number in entry["numbers"]}
-        for group in _groups({number: pieces[number] for number in sorted(pieces) if number not in known}):
+        for group in _groups({number: pieces[number] for number in self.missing(pieces.keys())}):
             self._write_file(group)
-        return [entry for entry in self._entries if not pieces.keys().isdisjoint(entry["numbers"])]
+        return self.entries(pieces.keys())
+
+    def entries(self, numbers: Collection[int]) -> list[dict[str, Any]]:
+        """Of all files that hold some of the pieces."""
+        return [entry for entry in self._entries if not set(numbers).isdisjoint(entry["numbers"])]
 
     def _write_file(self, pieces: Pieces) -> None:
         named = {
@@ -52,8 +61,11 @@ class SegmentStore:
         digest = hashlib.sha256(payload).hexdigest()
         self._entries.append({"file": name, "numbers": list(pieces), "bytes": len(payload), "sha256": digest})
 
-    def read(self, entries: Iterable[Any], most_bytes: int) -> dict[int, dict[str, Tensor]]:
-        """All pieces of a checkpoint's entries; refuses more than `most_bytes`, and what is missing or damaged."""
+    def read(self, entries: Iterable[Any], most_bytes: int, ranks: Ranks = ALONE) -> dict[int, dict[str, Tensor]]:
+        """All pieces of a checkpoint's entries; refuses more than `most_bytes`, and what is missing or damaged.
+
+        Of several processes each keeps the part [T, N, ...] of its own environments.
+        """
         pieces: dict[int, dict[str, Tensor]] = {}
         for entry, path in self._checked(entries, most_bytes):
             payload = read_limited(path, entry["bytes"])
@@ -68,6 +80,8 @@ class SegmentStore:
                 number, _, part = name.partition(".")
                 if not number.isdigit() or int(number) not in entry["numbers"]:
                     raise DamagedError(f"{path} is damaged: it holds a tensor {name[:40]!r}.")
+                if ranks.size > 1 and tensor.dim() > 1:
+                    tensor = ranks.own(tensor, 1).clone()
                 pieces.setdefault(int(number), {})[part] = tensor
             self._entries.append(entry)
         return pieces

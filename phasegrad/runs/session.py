@@ -14,8 +14,9 @@ import numpy as np
 import safetensors.torch
 import torch
 
+from phasegrad import parallel
 from phasegrad.devices import pick_threads
-from phasegrad.errors import ConfigError, EnvError, NonFiniteError, PhasegradError
+from phasegrad.errors import ConfigError, EnvError, NonFiniteError, PhasegradError, RanksError
 from phasegrad.memory import require_room
 from phasegrad.runs.console import make_display
 from phasegrad.runs.directory import BAD_BATCH, RunDirectory, restore_carried, step_of
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from phasegrad.algorithms.base import Algorithm
 
 CHECKPOINTS_A_RUN = 10
+ITERATIONS_BETWEEN_COMPARISONS = 16  # of the bits that several processes hold; checkpoints compare them too
 
 
 def train(
@@ -40,10 +42,10 @@ def train(
 ) -> dict[str, Any]:
     """Run iterations until `total_steps`; returns what result.json holds."""
     total = plan_total(agent, total_steps)
-    require_room(agent.storage_bytes(), agent.smaller_storage)
+    require_room(agent.storage_bytes() * agent.ranks.local_size, agent.smaller_storage)
     agent.settle_computation()
     threads_before = torch.get_num_threads()
-    torch.set_num_threads(pick_threads(agent.config.torch_threads, agent.microbatch < 1 << 20))
+    torch.set_num_threads(pick_threads(agent.config.torch_threads, agent.microbatch < 1 << 20, agent.ranks))
     with contextlib.ExitStack() as cleanup:
         cleanup.callback(torch.set_num_threads, threads_before)
         cleanup.enter_context(agent.compiled_encoders())
@@ -76,10 +78,14 @@ def plan_total(agent: Algorithm, total_steps: int | None) -> int:
 
 
 class Session:
-    """One process's share of a run; what it opens is closed by `cleanup`."""
+    """One sitting of a run; what it opens is closed by `cleanup`.
+
+    Of several processes each has a session of its own. They go through the same steps, and whatever decides a step is
+    agreed upon; the first one alone writes the run directory and speaks.
+    """
 
     def __init__(self, agent: Algorithm, total: int, shown: bool, cleanup: contextlib.ExitStack) -> None:
-        self.agent, self.total = agent, total
+        self.agent, self.total, self.ranks = agent, total, agent.ranks
         config = agent.config
         self.checkpoint_every = config.checkpoint_every or max(1, total // CHECKPOINTS_A_RUN)
         self.started, self.first_step = time.perf_counter(), agent.progress.step
@@ -89,31 +95,57 @@ class Session:
         self.tracker: Wandb | None = None
         self.last_checkpoint: int | None = None
         cleanup.callback(self._note_seconds)
+        self._start_alike()
         if agent.run_dir is not None:
             self.directory = RunDirectory(agent.run_dir)
-            self.directory.open(fresh=agent.progress.step == 0 and not agent.takes_over)
-            cleanup.callback(self.directory.close)
+            self.last_checkpoint = self.ranks.from_first(lambda: self._take_directory(cleanup))
             agent.takes_over = True
-            self.directory.tidy(agent.progress.step)
-            self.last_checkpoint = max(map(step_of, self.directory.checkpoints()), default=None)
             restore_carried(agent, self.directory)
-            self.directory.write_config(agent.name, config)
-            self.metrics = MetricsFile(self.directory.metrics_path, agent.metrics_bytes)
-            cleanup.callback(self.metrics.close)
-            rows = read_metrics(self.directory.metrics_path)
-            self.tensorboard = TensorBoard(self.directory.path / "tensorboard", rows)
-            cleanup.callback(self.tensorboard.close)
-            if config.track == "wandb":
-                self.tracker = Wandb(self.directory.path, self.directory.path.name, config.to_json())
-                cleanup.callback(self.tracker.close)
+            self.ranks.from_first(lambda: self._open_files(cleanup))
         else:
             if config.track != "none":
                 raise ConfigError(f"track {config.track} needs a run directory: give run_dir, or leave track out.")
             restore_carried(agent, None)
-        self.stop = StopRequests(self.directory is not None, self._stopped_at_once)
+        self.stop = StopRequests(self.directory is not None, self._stopped_at_once, self.ranks.is_first)
         cleanup.callback(self.stop.close)
-        self.display = make_display(agent, total, shown)  # last: an error before it must not leave a live terminal
+        # last: an error before it must not leave a live terminal
+        self.display = make_display(agent, total, shown and self.ranks.is_first)
         cleanup.callback(self.display.close)
+
+    def _start_alike(self) -> None:
+        """Refuse processes that stand at different places of a run; give all of them the first one's numbers."""
+        progress = self.agent.progress
+        found = self.ranks.gather(torch.tensor([progress.step, progress.iteration, progress.leg]))
+        if (found != found[0]).any():
+            raise RanksError(
+                f"The processes would continue from the steps {', '.join(map(str, found[:, 0].tolist()))}: the run "
+                "directory must lie on a file system that all of them share."
+            )
+        self.ranks.copy_first_(self.agent.tensors())
+
+    def _take_directory(self, cleanup: contextlib.ExitStack) -> int | None:
+        """Make the run directory this run's alone; the step of its latest checkpoint."""
+        agent = self.agent
+        assert self.directory is not None
+        self.directory.open(fresh=agent.progress.step == 0 and not agent.takes_over)
+        cleanup.callback(self.directory.close)
+        self.directory.tidy(agent.progress.step)
+        return max(map(step_of, self.directory.checkpoints()), default=None)
+
+    def _open_files(self, cleanup: contextlib.ExitStack) -> None:
+        agent, config = self.agent, self.agent.config
+        assert self.directory is not None
+        self.directory.write_config(agent.name, config)
+        self.directory.note_launch(parallel.launch_id())
+        parallel.remember_start()
+        self.metrics = MetricsFile(self.directory.metrics_path, agent.metrics_bytes)
+        cleanup.callback(self.metrics.close)
+        rows = read_metrics(self.directory.metrics_path)
+        self.tensorboard = TensorBoard(self.directory.path / "tensorboard", rows)
+        cleanup.callback(self.tensorboard.close)
+        if config.track == "wandb":
+            self.tracker = Wandb(self.directory.path, self.directory.path.name, config.to_json())
+            cleanup.callback(self.tracker.close)
 
     def run(self, callback: Callable[[dict[str, Any]], object] | None) -> dict[str, Any]:
         agent, config = self.agent, self.agent.config
@@ -125,10 +157,13 @@ class Session:
                     agent.start_leg()
                 row = agent.iterate(min(agent.iteration_steps(), (self.total - before) // config.num_envs))
                 require_finite_parameters(agent)
+            agent.count_episodes()
             agent.progress.iteration += 1
             self.stop.iteration_is_over()
             row = self._row(row, time.perf_counter() - begun, agent.progress.step - before)
             due = self._checkpoint_due(before)
+            if self.ranks.size > 1 and (due or agent.progress.iteration % ITERATIONS_BETWEEN_COMPARISONS == 0):
+                self.ranks.require_alike(agent.tensors(), f"iteration {agent.progress.iteration}")
             evaluation = self._evaluation() if due else None
             if evaluation is not None:
                 row |= {f"eval_{name}": value for name, value in evaluation.items()}
@@ -141,13 +176,19 @@ class Session:
             stopped = callback is not None and callback(row) is False
             if due:
                 self._end_leg(evaluation)
-            elif stopped or self.stop.requested:
+            stopped, requested = self._wishes(stopped)
+            if (stopped or requested) and not due:
                 self._save_inside_leg()
-            if self.stop.requested and agent.progress.step < self.total:
+            if requested and agent.progress.step < self.total:
                 raise self.stop.error(self._stopped_sentence())
         result = self._result("stopped" if stopped else "finished")
         self.display.finished(result)
         return result
+
+    def _wishes(self, stopped: bool) -> tuple[bool, bool]:
+        """Whether some process's callback, and whether a signal to some process, wants the run to stop."""
+        wish, self.stop.requested = self.ranks.most(stopped, self.stop.requested)
+        return bool(wish), self.stop.requested > 0
 
     def _checkpoint_due(self, before: int) -> bool:
         step = self.agent.progress.step
@@ -159,7 +200,7 @@ class Session:
     def _evaluation(self) -> dict[str, float | int] | None:
         """Episodes in environments of their own, at a checkpoint that may turn out the best."""
         episodes = self.agent.config.eval_checkpoints
-        return self.agent.evaluate(episodes).summary() if episodes else None
+        return self.ranks.from_first(lambda: self.agent.evaluate(episodes).summary()) if episodes else None
 
     def _end_leg(self, evaluation: dict[str, float | int] | None) -> None:
         self.agent.leg_due = False
@@ -168,18 +209,20 @@ class Session:
 
     def _save_inside_leg(self) -> None:
         """A checkpoint that does not end the leg, so that it leaves no trace in what the run computes."""
-        if self.agent.leg_actions is not None:
+        if not self.ranks.any(self.agent.leg_actions is None):
             self._save({}, inside_leg=True)
 
     def _save(self, extra: dict[str, Any], inside_leg: bool = False) -> None:
         agent = self.agent
-        if self.directory is None or self.metrics is None:
+        if self.directory is None:
             return
-        self.metrics.sync()
-        extra = {"metrics_bytes": self.metrics.bytes_written, "seconds": self._seconds(), **extra}
+        if self.metrics is not None:
+            self.metrics.sync()
+            agent.metrics_bytes = self.metrics.bytes_written
+            extra = {"metrics_bytes": agent.metrics_bytes, "seconds": self._seconds(), **extra}
         last = agent.progress.step >= self.total
         self.display.checkpoint(self.directory.save(agent, extra, inside_leg=inside_leg, last=last))
-        agent.metrics_bytes, self.last_checkpoint = self.metrics.bytes_written, agent.progress.step
+        self.last_checkpoint = agent.progress.step
 
     @contextlib.contextmanager
     def _explained(self, before: int) -> Iterator[None]:
@@ -193,9 +236,11 @@ class Session:
             told = [str(error)]
             with contextlib.suppress(PhasegradError):  # the first error is the one to tell
                 if isinstance(error, NonFiniteError) and agent.rollout is not None:
-                    write_atomically(self.directory.path / BAD_BATCH, rollout_bytes(agent))
+                    if parallel.first_to_say(f"{BAD_BATCH} {before}"):  # the process that saw it, or one of all
+                        write_atomically(self.directory.path / BAD_BATCH, rollout_bytes(agent))
                     told.append(f"The rollout is in {self.directory.path / BAD_BATCH}.")
-                if isinstance(error, EnvError) and agent.progress.step == before and agent.leg_actions:
+                alone = self.ranks.size == 1  # other processes cannot know of the error now
+                if isinstance(error, EnvError) and alone and agent.progress.step == before and agent.leg_actions:
                     agent.close()  # the environments failed before anything was learnt from them
                     self._save_inside_leg()
             told.append(self._where())
@@ -243,11 +288,13 @@ class Session:
             "episodes": agent.progress.episodes,
             "sps": (agent.progress.step - self.first_step) / (time.perf_counter() - self.started),
             "seconds": self._seconds(),
-            "peak_rss_mb": peak_rss_mb(),
+            "peak_rss_mb": self.ranks.mean(peak_rss_mb())[0] * self.ranks.size,
         }
+        if self.ranks.size > 1:
+            result["processes"] = self.ranks.size
         if agent.config.eval_episodes:
-            result["eval"] = agent.evaluate(agent.config.eval_episodes).summary()
-        if self.directory is not None:
+            result["eval"] = self.ranks.from_first(lambda: agent.evaluate(agent.config.eval_episodes).summary())
+        if self.directory is not None and self.ranks.is_first:
             self.directory.write_result(result)
         return result
 

@@ -14,14 +14,18 @@ from phasegrad.distributions import DiagonalGaussian
 
 if TYPE_CHECKING:
     from phasegrad.distributions import Family
+    from phasegrad.parallel import Ranks
     from phasegrad.rollout import Segment
 
 STEPS = "steps"
 
 
-def write_steps(run_dir: Path, step: int, segment: Segment, family: Family) -> Path:
+def write_steps(run_dir: Path, step: int, segment: Segment, family: Family, ranks: Ranks) -> None:
     """Raw rewards [T, N], sampled actions [T, N, ...] and the policy: mean and std of a Gaussian, else its logits."""
-    params = segment.policy_params.numpy()
+    stored = (segment.policy_params, segment.raw_rewards, segment.actions, segment.terminated, segment.truncated)
+    params, rewards, actions, terminated, truncated = (ranks.whole(tensor, 1).numpy() for tensor in stored)
+    if not ranks.is_first:
+        return
     if isinstance(family, DiagonalGaussian):
         mean, log_std = np.split(params, 2, axis=-1)
         policy = {"mean": mean, "std": np.exp(log_std)}
@@ -32,10 +36,9 @@ def write_steps(run_dir: Path, step: int, segment: Segment, family: Family) -> P
     with open(path, "wb") as file:
         np.savez(
             file,
-            reward=segment.raw_rewards.numpy(),
-            action=segment.actions.numpy(),
-            terminated=segment.terminated.numpy(),
-            truncated=segment.truncated.numpy(),
+            reward=rewards,
+            action=actions,
+            terminated=terminated,
+            truncated=truncated,
             **policy,
         )
-    return path

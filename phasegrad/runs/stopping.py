@@ -38,8 +38,9 @@ class Terminated(SystemExit, Stopped):
 class StopRequests:
     """Watches for both signals while a run is under way, where nobody else does."""
 
-    def __init__(self, active: bool, at_once: Callable[[], str]) -> None:
-        """`at_once` gives the sentence of a stop in the middle of an iteration."""
+    def __init__(self, active: bool, at_once: Callable[[], str], speaks: bool = True) -> None:
+        """`at_once` gives the sentence of a stop in the middle of an iteration; one of several processes `speaks`."""
+        self.speaks = speaks
         self.requested = 0  # the signal's number
         self._at_once = at_once
         self._before: dict[int, Any] = {}
@@ -56,7 +57,8 @@ class StopRequests:
         self._timer = threading.Timer(GRACE_SECONDS, signal.pthread_kill, (threading.main_thread().ident, number))
         self._timer.daemon = True
         self._timer.start()
-        os.write(2, b"phasegrad: stopping after this iteration with a checkpoint; a second Ctrl-C stops at once.\n")
+        if self.speaks:
+            os.write(2, b"phasegrad: stopping after this iteration with a checkpoint; a second Ctrl-C stops at once.\n")
 
     def iteration_is_over(self) -> None:
         """The time limit of a requested stop no longer counts: the checkpoint may take its time."""

@@ -1,0 +1,12 @@
+"""How many processors are this process's own, where several share a machine. Imports nothing heavy."""
+
+from __future__ import annotations
+
+import os
+
+
+def own_processors() -> int:
+    """The processors this process may use, divided among the processes that torchrun started on this machine."""
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    sharing = os.environ.get("LOCAL_WORLD_SIZE", "1")
+    return max(1, usable // max(1, int(sharing) if sharing.isdigit() else 1))
