@@ -21,6 +21,7 @@ FOLDER = Path("/dev/shm")
 LINE = 64  # bytes of a cache line: each process's counter has its own
 SPINS = 2_000  # looks at a counter, some 100 us, before the processor is offered to others
 SECONDS_BEFORE_SLEEP = 0.005
+SECONDS_OF_PATIENCE = 1800  # for a process that lives but does not come
 MOST_VIEWS = 64
 SECONDS_BETWEEN_CHECKS = 0.2  # of whether the awaited process still lives
 
@@ -87,7 +88,7 @@ class SharedMemory:
         return views
 
     def _wait(self, counter: int, process: int) -> bool:
-        """Until another process has entered this round; False where it has ended before."""
+        """Until another process has entered this round; False where it has ended before, or is not to be expected."""
         counters, round_ = self.counters, self.round
         for _ in range(SPINS):
             if counters[counter] >= round_:
@@ -101,7 +102,8 @@ class SharedMemory:
                 time.sleep(1e-4)
             if now - checked > SECONDS_BETWEEN_CHECKS:
                 checked = now
-                if has_ended(process) and counters[counter] < round_:
+                over = has_ended(process) or now - begun > SECONDS_OF_PATIENCE
+                if over and counters[counter] < round_:
                     return False
         return True
 
