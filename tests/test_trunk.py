@@ -28,6 +28,7 @@ def box(*shape: int) -> gym.spaces.Box:
 ENCODERS = {
     "impala": lambda: ImpalaCNN(box(64, 64, 3), (16, 32, 32), "flatten"),
     "impala, odd sizes, other channels": lambda: ImpalaCNN(box(19, 27, 5), (8, 24), "flatten"),
+    "impala, twelve channels in": lambda: ImpalaCNN(box(14, 13, 12), (16,), "flatten"),
     "impala, mean": lambda: ImpalaCNN(box(16, 16, 3), (16, 32), "mean"),
     "impala, stem": lambda: ImpalaCNN(box(64, 64, 3), (16, 32), "flatten", (16, 4)),
     "impala, channels first": lambda: ImpalaCNN(box(3, 24, 18), (16,), "flatten", (8, 2)),

@@ -21,7 +21,7 @@ ALWAYS void pixel_tile(int flags, int pixels, int vectors, int K, int S, int CI,
             sums[i][v] = flags & BIAS ? *(const vec *)(bias + v * LANES) : (vec){0};
     for (int ky = 0; ky < K; ky++)
         for (int j = 0; j < K * CI; j++) {
-            const float *weight = weights + (long)(ky * K * CI + j) * CO;
+            const float *weight = weights + (ky * K * CI + j) * vectors * LANES;
             vec right[2];
             UNROLL for (int v = 0; v < vectors; v++) right[v] = *(const vec *)(weight + v * LANES);
             UNROLL for (int i = 0; i < pixels; i++) {
@@ -41,17 +41,18 @@ ALWAYS void pixel_tile(int flags, int pixels, int vectors, int K, int S, int CI,
         }
 }
 
-/* out [OH, OW, CO] of in [.., .., CI]; weights [K, K, CI, CO]. `raw` is dense, `mask` has rows of its own. */
+/* out [OH, OW, CO] of in [.., .., CI]. The weights of a tile's channels lie together, [CO / 8 vectors, K, K, CI, 8 vectors],
+ * and serve the whole image before the next ones come. `raw` is dense, `mask` has rows of its own. */
 ALWAYS void convolve(int flags, int K, int S, int OH, int OW, int CI, int CO, const float *in, int in_row,
                      const float *weights, const float *bias, float *out, int out_row, float *raw, const float *mask,
                      int mask_row) {
     int vectors = CO % (2 * LANES) ? 1 : 2;
     /* 8 sums or more keep both multipliers busy: the rest of a row after tiles of 6 is 4 + 4 or 4 + 3, not 2 or 1. */
     int rest = OW % 6, sixes = OW / 6 - ((rest == 1 || rest == 2) && OW > 6);
-    for (int y = 0; y < OH; y++)
-        for (int c = 0; c < CO; c += vectors * LANES) {
+    for (int c = 0; c < CO; c += vectors * LANES)
+        for (int y = 0; y < OH; y++) {
             int x = 0;
-#define TILE(n) pixel_tile(flags, n, vectors, K, S, CI, CO, in + (long)y * S * in_row + x * S * CI, in_row, weights + c, \
+#define TILE(n) pixel_tile(flags, n, vectors, K, S, CI, CO, in + (long)y * S * in_row + x * S * CI, in_row, weights + (long)c * K * K * CI, \
                            bias + c, out + (long)y * out_row + x * CO + c, raw + ((long)y * OW + x) * CO + c,             \
                            mask + (long)y * mask_row + x * CO + c)
             for (int n = 0; n < sixes; n++, x += 6) TILE(6);

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from phasegrad.models.encoders import ImageEncoder
 from phasegrad.native.build import library
-from phasegrad.native.trunk_source import Convolution, Emitter
+from phasegrad.native.trunk_source import LANES, Convolution, Emitter
 
 SHARES = 8  # of a batch
 TAPES_KEPT = 2
@@ -99,12 +99,14 @@ class Trunk:
     @staticmethod
     def _packed(c: Convolution) -> Tensor:
         assert c.layer.bias is not None
-        return torch.cat([c.layer.weight.detach().permute(2, 3, 1, 0).reshape(-1), c.layer.bias.detach()])
+        return torch.cat([_in_blocks(c.layer.weight.detach().permute(2, 3, 1, 0)), c.layer.bias.detach()])
 
     @staticmethod
     def _transposed(c: Convolution) -> Tensor:
-        weight = c.layer.weight.detach()
-        return (weight.flip(2, 3) if c.stride == 1 else weight).permute(2, 3, 0, 1).reshape(-1)
+        weight = c.layer.weight.detach().permute(2, 3, 0, 1)
+        if c.stride > 1 or c.layer.in_channels % LANES:  # the latter is the first layer, whose input has no gradient
+            return weight.reshape(-1)
+        return _in_blocks(weight.flip(0, 1))
 
 
 class Tape:
@@ -130,6 +132,13 @@ class _Run(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, down: Tensor) -> tuple[Any, ...]:
         return None, None, *ctx.trunk.run_backward(ctx.frames, ctx.tape.tensor, down.contiguous())
+
+
+def _in_blocks(weights: Tensor) -> Tensor:
+    """Kernels [K, K, in, out] with the output channels that a tile computes side by side: [blocks, K, K, in, block]."""
+    rows = weights.reshape(-1, weights.shape[-1])
+    block = 2 * LANES if rows.shape[1] % (2 * LANES) == 0 else LANES
+    return rows.unflatten(1, (-1, block)).transpose(0, 1).reshape(-1)
 
 
 def in_shares(work: Callable[[int, int, int], None], count: int) -> None:
