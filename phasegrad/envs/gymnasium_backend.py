@@ -22,6 +22,8 @@ from phasegrad.errors import ConfigError, EnvError, PhasegradError
 
 EnvFactory = Callable[[], gym.Env]
 
+NOBODY = np.empty(0, np.int64)
+NOBODY.flags.writeable = False
 _EXTRAS = {"minigrid": "minigrid", "box2d": "box2d", "mujoco": "mujoco", "classic": "video"}
 
 
@@ -94,7 +96,8 @@ class GymnasiumVectorEnv(VectorEnv):
         masks: list[Any] = []
         ended: list[int] = []
         finals: list[list[np.ndarray]] = []
-        index = 0
+        index, (usual_dtype, usual_shape) = 0, self._usual
+        first = buffers[0]
         try:
             for index, step_one in enumerate(self._step_functions):
                 if self._timeout is None:
@@ -109,7 +112,14 @@ class GymnasiumVectorEnv(VectorEnv):
                     finals.append(final)
                     ended.append(index)
                     observation, info = self._reset_one(index, None)
-                self._write(buffers, index, observation, index)
+                if (
+                    type(observation) is np.ndarray
+                    and observation.dtype is usual_dtype
+                    and observation.shape == usual_shape
+                ):
+                    first[index] = observation
+                else:
+                    self._write(buffers, index, observation, index)
                 if self._mask_in_info:
                     self._keep_mask(masks, info, index)
         except PhasegradError:
@@ -117,7 +127,9 @@ class GymnasiumVectorEnv(VectorEnv):
         except (Exception, StepTimeout) as error:
             raise EnvError(self._crash(index, f"step {self._steps}", error)) from error
         self._returns += reward
-        step = Step(self._collect(buffers), reward, terminated, truncated, np.array(ended, np.int64))
+        step = Step(
+            self._collect(buffers), reward, terminated, truncated, np.array(ended, np.int64) if ended else NOBODY
+        )
         step.action_mask = self._collect_mask(buffers, masks)
         if ended:
             step.final_observation = self._collect([np.concatenate(rows) for rows in zip(*finals, strict=True)])
