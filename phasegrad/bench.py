@@ -14,9 +14,11 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from phasegrad.errors import ConfigError, RunError, nearest
+from phasegrad.runs.files import read_json
 
 if TYPE_CHECKING:
     from phasegrad.algorithms.base import Algorithm
@@ -79,6 +81,31 @@ def parsed(settings: Sequence[str]) -> dict[str, str]:
         if "=" not in setting:
             raise ConfigError(f"--set takes FIELD=VALUE such as compile=replay, not {setting!r}.")
     return dict(setting.split("=", 1) for setting in settings)
+
+
+def read_recorded(path: str) -> dict[str, Any]:
+    """What an earlier `--out` wrote."""
+    try:
+        found = read_json(Path(path))
+    except FileNotFoundError:
+        raise ConfigError(
+            f"--check {path}: there is no such file; `phasegrad bench --out {path}` writes one."
+        ) from None
+    if not isinstance(found, dict) or not all(
+        isinstance(row, dict) and "ratio_to_limit" in row for row in found.values()
+    ):
+        raise ConfigError(f"--check {path}: the file is not one that `phasegrad bench --out` wrote.")
+    return found
+
+
+def fallen_behind(results: dict[str, Any], recorded: dict[str, Any]) -> list[str]:
+    """Sentences on tasks whose share of the machine's limit is below half of what was recorded: a wide margin."""
+    return [
+        f"{name} reaches {results[name]['ratio_to_limit']:.0%} of this machine's limit, below half of the recorded "
+        f"{recorded[name]['ratio_to_limit']:.0%}."
+        for name in results
+        if name in recorded and results[name]["ratio_to_limit"] < recorded[name]["ratio_to_limit"] / 2
+    ]
 
 
 def _in_a_process(name: str, seconds: float, settings: Sequence[str]) -> dict[str, Any]:

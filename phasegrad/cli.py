@@ -185,6 +185,9 @@ def build_parser() -> Parser:
         metavar="FIELD=VALUE",
         help="a setting of all tasks, such as compile=replay",
     )
+    benchmark.add_argument(
+        "--check", metavar="FILE", help="fail where a share of the limit is below half of that in a file --out wrote"
+    )
     benchmark.add_argument("--out", help="JSON file to write")
     benchmark.add_argument("--json", action="store_true", help="one JSON object on stdout")
     doctor = verb("doctor", "check this installation", run_doctor)
@@ -526,16 +529,20 @@ def run_presets(options: argparse.Namespace) -> int:
 
 
 def run_bench(options: argparse.Namespace) -> int:
-    from phasegrad.bench import TASKS, bench, table
+    from phasegrad.bench import TASKS, bench, fallen_behind, read_recorded, table
     from phasegrad.config import coerce
 
+    recorded = read_recorded(options.check) if options.check else {}
     seconds = coerce("seconds", options.seconds, float, {"low": 0.1})
     repeats = coerce("repeats", options.repeats, int, {"low": 1})
     results = bench(options.task or list(TASKS), seconds, repeats, options.set)
     if options.out:
         Path(options.out).write_text(json.dumps(results, indent=1) + "\n")
     print(json.dumps(results) if options.json else table(results))
-    return 0
+    behind = fallen_behind(results, recorded)
+    for sentence in behind:
+        say(sentence)
+    return 1 if behind else 0
 
 
 def run_doctor(options: argparse.Namespace) -> int:

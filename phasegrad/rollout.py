@@ -23,6 +23,7 @@ from phasegrad.distributions import Family
 from phasegrad.envs.contract import Episode, Observation, VectorEnv
 from phasegrad.errors import EnvError, NonFiniteError, PhasegradWarning
 from phasegrad.models import ActorCritic
+from phasegrad.models.encoders import ImageEncoder
 from phasegrad.native import Program
 from phasegrad.tree import named_leaves, tree_map
 
@@ -131,8 +132,18 @@ class Actor:
     def begin(self, segment: Segment, noise: Tensor) -> None:
         """Get ready to fill `segment`, whose first observations are in place, from `noise` [T, N, K]."""
         self.segment, self.noise = segment, noise.to(self.device)
+        self._hold_weights(True)
         if self.compiled:
             self._begin_compiled(segment, self.noise)
+
+    def end(self) -> None:
+        """The segment is full; the weights may change."""
+        self._hold_weights(False)
+
+    def _hold_weights(self, held: bool) -> None:
+        for module in self.model.modules():
+            if isinstance(module, ImageEncoder) and module.trunk is not None:
+                module.trunk.hold(held)
 
     def act(self, t: int) -> None:
         """Distribution parameters, sampled actions and, where the trunk is shared, values of step `t`."""
@@ -255,6 +266,7 @@ class Collector:
         self._finals, self._valued = finals, False
         self._require_finite(segment, first_step)
         with self.clock.section("inference"):
+            actor.end()
             segment.log_probs.copy_(family.log_prob(segment.policy_params, segment.actions))
             self.revalue(segment)
         return episodes

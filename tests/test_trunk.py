@@ -158,6 +158,19 @@ def test_several_passes_may_wait_for_their_gradients() -> None:
             assert_alike(mine, wanted)
 
 
+@needs_compiler
+def test_held_weights_are_let_go() -> None:
+    encoder = made("grid")
+    trunk, frames = trunk_of(encoder), frames_for(encoder, 3)
+    trunk.hold(True)
+    with torch.no_grad():
+        before = trunk(frames)
+        encoder.layers[0].weight.add_(1.0)  # type: ignore[operator]
+        assert torch.equal(trunk(frames), before)
+        trunk.hold(False)
+        assert torch.equal(trunk(frames), plain(encoder, frames))
+
+
 class Pictures(gym.Env):
     """The brighter half of a picture is the right action."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import gymnasium as gym
 import numpy as np
@@ -48,6 +48,15 @@ class MLP(Encoder):
         return features
 
 
+class CompiledLayers(Protocol):
+    """The layers of an image encoder as machine code (native/trunk.py)."""
+
+    def __call__(self, frames: Tensor) -> Tensor: ...
+
+    def hold(self, held: bool) -> None:
+        """Whether the weights stay as they are for a while."""
+
+
 class ImageEncoder(Encoder):
     """Common to the CNNs: [B, H, W, C] or [B, C, H, W] uint8 in, channels_last floats to the layers."""
 
@@ -58,7 +67,7 @@ class ImageEncoder(Encoder):
         self.channels_first = channels_first(space)
         shape = space.shape
         self.image_shape = tuple(shape) if self.channels_first else (shape[2], shape[0], shape[1])
-        self.trunk: Callable[[Tensor], Tensor] | None = None  # the layers compiled, while an agent trains
+        self.trunk: CompiledLayers | None = None  # while an agent trains
 
     @property
     def layers(self) -> nn.Sequential:

@@ -45,6 +45,7 @@ class Trunk:
         self._scratch = torch.zeros(SHARES, self.scratch_size)
         self._one_tape = torch.zeros(SHARES, self.tape_size)  # where nothing needs to be kept for a gradient
         self._tapes: list[Tensor] = []  # free ones: their frames are zero and stay so
+        self._held: Tensor | None = None  # the packed weights, while nothing changes them
 
     def __call__(self, frames: Tensor) -> Tensor:
         parameters = [p for c in self.convolutions for p in (c.layer.weight, c.layer.bias)]
@@ -56,7 +57,7 @@ class Trunk:
         """A copy of an encoder computes by torch: it may be exported, or live longer than the training."""
 
     def run_forward(self, frames: Tensor, tape: Tensor | None) -> Tensor:
-        weights = torch.cat([self._packed(c) for c in self.convolutions])
+        weights = self._packed() if self._held is None else self._held
         features = torch.empty(len(frames), self.features)
 
         def share(number: int, start: int, count: int) -> None:
@@ -96,10 +97,13 @@ class Trunk:
                 return Tape(self._tapes.pop(index), self._tapes)
         return Tape(torch.zeros(count, self.tape_size), self._tapes)
 
-    @staticmethod
-    def _packed(c: Convolution) -> Tensor:
-        assert c.layer.bias is not None
-        return torch.cat([_in_blocks(c.layer.weight.detach().permute(2, 3, 1, 0)), c.layer.bias.detach()])
+    def hold(self, held: bool) -> None:
+        """Whether the weights stay as they are for a while: then they are packed once and not for every call."""
+        self._held = self._packed() if held else None
+
+    def _packed(self) -> Tensor:
+        parts = [(c.layer.weight.detach(), c.layer.bias) for c in self.convolutions]
+        return torch.cat([each for w, bias in parts for each in (_in_blocks(w.permute(2, 3, 1, 0)), bias.detach())])  # type: ignore[union-attr]
 
     @staticmethod
     def _transposed(c: Convolution) -> Tensor:

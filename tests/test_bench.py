@@ -1,0 +1,69 @@
+"""`phasegrad bench`: that its figures are what they say; nothing here asserts a speed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import phasegrad as pg
+from phasegrad.bench import TASKS, bench, fallen_behind, flops_a_step
+from phasegrad.cli import main
+from phasegrad.errors import ConfigError, RunError
+
+
+def test_a_measurement_in_a_process_of_its_own() -> None:
+    (row,) = bench(["cartpole-4"], 0.2, 1, ["num_steps=64", "compile=off"]).values()
+    assert row["sps"] == row["sps_each"][0] > 0
+    assert row["ratio_to_limit"] == pytest.approx(row["sps"] / row["limit_sps"])
+    assert 0 < sum(row[f"share_{part}"] for part in ("environment", "inference", "update")) <= 1
+    assert row["peak_rss_mb"] > 50
+    # A stored step of CartPole: 4 floats, an action of 8 bytes, 2 logits, reward and flags, 6 further floats.
+    assert row["bytes_a_step"] == 16 + 8 + 8 + 8 + 2 + 24
+
+
+def test_the_work_of_an_impala_step_is_what_its_layers_need() -> None:
+    """Multiply-adds of each convolution and dense layer by hand, against torch's counter."""
+    agent = pg.PPO("procgen/starpilot", **{**TASKS["starpilot-ppo"].fields, "num_envs": 8, "num_steps": 8})
+    side, channels, forward, first = 64, 3, 0, 0
+    for width in (16, 32, 32):
+        opening = side**2 * 9 * channels * width
+        first = first or opening
+        side //= 2
+        forward += opening + 4 * side**2 * 9 * width**2
+        channels = width
+    heads = 256 * (15 + 1)
+    forward += side**2 * channels * 256 + heads
+    agent.close()
+    # Backwards twice the work, but for the gradient of the frames, which nobody asks for.
+    policy_only = forward - 256
+    assert flops_a_step(agent) == 2 * (policy_only + agent.config.epochs * (3 * forward - first))
+
+
+def test_settings_and_tasks_that_do_not_exist_get_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ConfigError, match=r"Unknown task 'cartpole-5'.*cartpole-4"):
+        bench(["cartpole-5"], 1.0, 1)
+    with pytest.raises(ConfigError, match="takes FIELD=VALUE such as compile=replay, not 'compile'"):
+        bench(["cartpole-4"], 1.0, 1, ["compile"])
+    with pytest.raises(RunError, match="compil"):
+        bench(["cartpole-4"], 1.0, 1, ["compil=on"])
+    assert main(["bench", "cartpole-4", "--check", "nowhere.json"]) == 2
+    assert "there is no such file" in capsys.readouterr().err
+
+
+def test_half_of_what_was_recorded_is_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recorded = {"cartpole-4": {"ratio_to_limit": 0.6}, "cartpole-8": {"ratio_to_limit": 0.4}}
+    found = {"cartpole-4": {"ratio_to_limit": 0.29}, "cartpole-8": {"ratio_to_limit": 0.21}, "other": {}}
+    (sentence,) = fallen_behind(found, recorded)
+    assert sentence.startswith("cartpole-4 reaches 29% of this machine's limit, below half of the recorded 60%")
+    file = tmp_path / "bench.json"
+    file.write_text(json.dumps(recorded))
+    monkeypatch.setattr("phasegrad.bench.bench", lambda *_: found)
+    monkeypatch.setattr("phasegrad.bench.table", lambda _: "")
+    assert main(["bench", "--check", str(file)]) == 1
+    assert "cartpole-4 reaches 29%" in capsys.readouterr().err
+    file.write_text("[]")
+    assert main(["bench", "--check", str(file)]) == 2
