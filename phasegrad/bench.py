@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from phasegrad.errors import ConfigError, RunError, nearest
+from phasegrad.processors import let_waiting_threads_sleep
 from phasegrad.runs.files import read_json
 
 if TYPE_CHECKING:
@@ -264,4 +265,5 @@ def table(results: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
+    let_waiting_threads_sleep()
     sys.stdout.write(json.dumps(measure(TASKS[sys.argv[1]], float(sys.argv[2]), sys.argv[3:])) + "\n")

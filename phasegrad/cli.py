@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from phasegrad.errors import ConfigError, PhasegradError, PhasegradWarning, nearest
+from phasegrad.processors import let_waiting_threads_sleep
 
 NAMES = ("ppo", "ppg", "a2c", "vpg", "trpo", "acer")
 ALLOW_IMPORT = "import the module that the run's environment id module:Id-v0 names: only for files you trust"
@@ -572,6 +573,7 @@ def say(sentence: str) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; the exit code."""
+    let_waiting_threads_sleep()
     with warnings.catch_warnings():
         plainly = warnings.showwarning
 

@@ -10,3 +10,11 @@ def own_processors() -> int:
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     sharing = os.environ.get("LOCAL_WORLD_SIZE", "1")
     return max(1, usable // max(1, int(sharing) if sharing.isdigit() else 1))
+
+
+def let_waiting_threads_sleep() -> None:
+    """Before torch is imported: its threads then sleep between parallel regions, where they would spin.
+
+    Compiled convolutions and environments have threads of their own, which a spinning one keeps from a processor.
+    """
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
