@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pickle
 import shutil
 import signal
 import socket
@@ -154,7 +153,8 @@ def test_a_node_that_cannot_take_part_is_named(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(clusters, "SECONDS_TO_SEE", 0.0)
     monkeypatch.setattr(sys, "path", list(sys.path))
     here = [sys.path, os.getcwd()]
-    payload = pickle.dumps((str(tmp_path), "token", "os.path:samefile", ()))
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(get=lambda reference: reference))
+    payload = [(str(tmp_path), "token", "os.path:samefile", ())]
     status, sentence = work(*here, __version__, payload)
     assert (status, f"Node {socket.gethostname()} does not see {tmp_path}" in sentence) == ("unusable", True)
     (tmp_path / clusters.MARKER).write_text("of another study")

@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib
 import logging
 import os
-import pickle
 import re
 import signal
 import socket
@@ -18,7 +17,7 @@ import threading
 import time
 import uuid
 import warnings
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -212,8 +211,9 @@ class Cluster:
     def submit(self, function: str, *arguments: Any) -> Any:
         """Have `function(stop, *arguments)` run somewhere; a reference to what comes of it."""
         path = [entry or os.getcwd() for entry in sys.path]
-        payload = pickle.dumps((self.folder, self.token, function, arguments))
-        return self.remote.remote(path, os.getcwd(), __version__, payload)
+        # By reference, within a list: a worker must not unpack objects of this package before it can import it.
+        errand = [self.ray.put((self.folder, self.token, function, arguments))]
+        return self.remote.remote(path, os.getcwd(), __version__, errand)
 
     def wait(self, references: Collection[Any], seconds: float) -> list[Any]:
         """Those that have ended, after at most this time; as soon as there is one."""
@@ -268,7 +268,8 @@ class Cluster:
 def _portable() -> Callable[..., tuple[str, Any]]:
     """What Ray runs. A function within a function travels whole, so it can say that a node has no phasegrad."""
 
-    def work(path: list[str], directory: str, version: str, payload: bytes) -> tuple[str, Any]:
+    def work(path: list[str], directory: str, version: str, errand: list[Any]) -> tuple[str, Any]:
+        import importlib
         import os
         import socket
         import sys
@@ -284,14 +285,14 @@ def _portable() -> Callable[..., tuple[str, Any]]:
             return "unusable", f"Node {socket.gethostname()} cannot run phasegrad ({error}): install the same there."
         if found != version:
             return "unusable", f"Node {socket.gethostname()} has phasegrad {found}, not {version}: install the same."
-        return perform(payload)
+        ray: Any = importlib.import_module("ray")
+        return perform(*ray.get(errand[0]))
 
     return work
 
 
-def perform(payload: bytes) -> tuple[str, Any]:
+def perform(folder: str, token: str, function: str, arguments: Sequence[Any]) -> tuple[str, Any]:
     """In the worker: call the task's function, with a Stop that a cancelled task's SIGINTs reach."""
-    folder, token, function, arguments = pickle.loads(payload)
     if not sees(Path(folder), token):
         return "unusable", (
             f"Node {socket.gethostname()} does not see {folder} as this machine does: "
