@@ -15,6 +15,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -536,9 +537,10 @@ def test_a_stopped_fleet_leaves_runs_that_can_go_on_and_nothing_else(tmp_path: P
     file.write_text(STUDY)
     temporary = tempfile.mkdtemp(prefix="pg-", dir="/tmp")
     own = Local("ray", "", environment_of(temporary))  # there is none, so one is started
-    one = ["--seeds", "1", "--variants", "fast"]
+    steps = 400_000  # more than it takes until the signal arrives
+    one = ["--seeds", "1", "--variants", "fast", "--steps", str(steps)]
     process = phasegrad(own, "study", str(file), "--dir", str(folder), *one, "--cluster", own.plain)
-    (run,) = build_grid(select(load_study(str(file)), seeds="1", variants="fast"), folder, {})
+    (run,) = build_grid(select(load_study(str(file)), seeds="1", variants="fast", steps=str(steps)), folder, {})
     training = until(lambda: writer(run.folder), process)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=PATIENCE)
@@ -548,7 +550,7 @@ def test_a_stopped_fleet_leaves_runs_that_can_go_on_and_nothing_else(tmp_path: P
     assert "stopping after this iteration with a checkpoint" in run.log.read_text()
     assert run.state() == "unfinished"
     reached = latest(run)[0]
-    assert 0 < reached < 6_144
+    assert 0 < reached < steps
     assert step_of(RunDirectory(run.folder).checkpoints()[-1]) == reached  # nothing of what was trained is lost
     until(lambda: not processes_of(temporary))
     shutil.rmtree(temporary)
