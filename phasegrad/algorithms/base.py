@@ -410,9 +410,17 @@ class Algorithm(ABC):
         elif config.compile == "auto":
             config.compile = "on"
         self.computation = COMPUTATIONS[config.compile] + why
-        self.actor.compiled = dense and config.compile == "on"
+        self.choose_kernels()
+
+    def choose_kernels(self) -> None:
+        """What `compile` says, but for the first iteration of a run, which goes by plain kernels.
+
+        Tracing makes torch import its own compiler, for seconds in which nothing would be seen of the run.
+        """
+        traced = self.flat.is_dense and self.progress.iteration > 0
+        self.actor.compiled = traced and self.config.compile == "on"
         for stepper in self.steppers:
-            stepper.replay, stepper.native = dense and config.compile in ("on", "replay"), self.actor.compiled
+            stepper.replay, stepper.native = traced and self.config.compile in ("on", "replay"), self.actor.compiled
 
     @contextlib.contextmanager
     def compiled_encoders(self) -> Iterator[None]:

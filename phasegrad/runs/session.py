@@ -159,6 +159,8 @@ class Session:
                 require_finite_parameters(agent)
             agent.count_episodes()
             agent.progress.iteration += 1
+            if agent.progress.iteration == 1:
+                agent.choose_kernels()
             self.stop.iteration_is_over()
             row = self._row(row, time.perf_counter() - begun, agent.progress.step - before)
             due = self._checkpoint_due(before)
