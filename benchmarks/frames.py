@@ -58,13 +58,20 @@ def measure(name: str, batch: int, repeats: int) -> dict[str, object]:
     rates: dict[str, list[float]] = {way: [] for way in ways}
     peaks = []
     for _ in range(repeats):
-        peaks.append(product_gflops(1.0))
+        peaks.append(product_gflops(1.0, torch.get_num_threads()))
         for way, function in ways.items():
             encoder.zero_grad()
             begun = time.perf_counter()
             function().sum().backward()
             rates[way].append(batch / (time.perf_counter() - begun))
-    result: dict[str, object] = {"peak_gflops": statistics.median(peaks), "flops_a_frame": flops}
+    kept = trunk.tape_size * 4
+    print(f"{name}: {kept / 1024:,.0f} KB an image are kept for the gradient")
+    result: dict[str, object] = {
+        "threads": torch.get_num_threads(),
+        "peak_gflops": statistics.median(peaks),
+        "flops_a_frame": flops,
+        "bytes_kept_an_image": kept,
+    }
     for way, found in rates.items():
         rate = statistics.median(found)
         ratios = [mine / other for mine, other in zip(rates["compiled"], found, strict=True)]

@@ -7,7 +7,6 @@ matrix product in single precision. Each task runs in a process of its own, so t
 from __future__ import annotations
 
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from phasegrad.errors import ConfigError, RunError, nearest
-from phasegrad.processors import let_waiting_threads_sleep
+from phasegrad.processors import let_waiting_threads_sleep, usable_processors
 from phasegrad.runs.files import read_json
 
 if TYPE_CHECKING:
@@ -198,12 +197,12 @@ def _batch(env: Any) -> Any:
     return np.stack([np.asarray(env.action_space.sample()) for _ in range(env.num_envs)])
 
 
-def product_gflops(seconds: float) -> float:
-    """The best rate of a large product in single precision, all cores."""
+def product_gflops(seconds: float, wanted: int = 0) -> float:
+    """The best rate of a large product in single precision, on `wanted` threads or all processors."""
     import torch
 
     threads = torch.get_num_threads()
-    torch.set_num_threads(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+    torch.set_num_threads(wanted or usable_processors())
     try:
         a, b = torch.randn(PRODUCT, PRODUCT), torch.randn(PRODUCT, PRODUCT)
         best, begun = float("inf"), time.perf_counter()

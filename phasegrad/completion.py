@@ -45,8 +45,8 @@ def words_of(parser: argparse.ArgumentParser, about: str, values: Mapping[str, t
 def collect() -> dict[str, Words]:
     """Every verb, and `train ALGORITHM` with the fields of each algorithm."""
     from phasegrad.algorithms import ALGORITHMS
-    from phasegrad.cli import add_fields, build_parser
     from phasegrad.config import documented_fields
+    from phasegrad.parsing import add_fields, build_parser
     from phasegrad.presets import PRESETS
 
     values: dict[str, tuple[str, ...]] = {"preset": tuple(PRESETS), "levels": ("train", "test")}

@@ -7,6 +7,7 @@ Nothing here knows what the settings are used for.
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import types
 import typing
@@ -214,6 +215,20 @@ def coerce_fields(config_class: type[Config], values: Mapping[str, Any]) -> dict
     return result
 
 
+def first_difference(
+    wanted: Mapping[str, Any], found: Mapping[str, Any], defaults: Mapping[str, Any] | None = None
+) -> tuple[str, Any, Any] | None:
+    """(name, what a run's config.json says, what is wanted) of the first setting that differs.
+
+    What only concerns the machine does not count, nor an auto, which is decided when a run starts.
+    """
+    for name, value in json.loads(json.dumps(dict(wanted))).items():
+        there = found.get(name, (defaults or {}).get(name))
+        if name not in MACHINE_FIELDS and value != "auto" and there != value:
+            return name, there, value
+    return None
+
+
 def make_config(config_class: type[Config], values: Mapping[str, Any]) -> Config:
     """A validated config from field values of the right names."""
     config = config_class(**coerce_fields(config_class, values))
@@ -300,6 +315,7 @@ def to_str(value: Any) -> str:
     return value
 
 
+MACHINE_FIELDS = ("torch_threads", "env_threads", "device", "keep_checkpoints")  # do not change what is learned
 CONVERTERS: dict[Any, Callable[[Any], Any]] = {int: to_int, float: to_float, bool: to_bool, str: to_str}
 KINDS = {
     int: "a whole number (1e6 and 1_000_000 are fine)",

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import torch
 
 from phasegrad.errors import ConfigError
@@ -29,7 +27,6 @@ def pick_device(name: str, ranks: Ranks = ALONE) -> torch.device:
     return torch.device(name)
 
 
-def pick_threads(wanted: int, large_network: bool, ranks: Ranks = ALONE) -> int:
+def pick_threads(wanted: int, large_network: bool) -> int:
     """Torch threads: one beats several for small networks on a CPU, convolutions take all cores of this process."""
-    cores = os.cpu_count() or 1 if ranks.size == 1 else own_processors()
-    return wanted or (cores if large_network else 1)
+    return wanted or (own_processors() if large_network else 1)

@@ -294,3 +294,24 @@ def test_a_cut_checkpoint_gets_one_sentence_and_the_one_before_serves(tmp_path: 
     assert finished.stderr.startswith("phasegrad: ")
     assert "is damaged: its checksum does not match. The checkpoint before it is used." in finished.stderr
     assert finished.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "env", "more", "sentence"),
+    [
+        ("ppg", "CartPole-v1", ["--seed", "3"], "holds a run with algorithm 'ppo', not 'ppg'"),
+        ("ppo", "Acrobot-v1", ["--seed", "3"], "holds a run with env 'CartPole-v1', not 'Acrobot-v1'"),
+        ("ppo", "CartPole-v1", ["--seed", "4"], "holds a run with seed 3, not 4"),
+    ],
+)
+def test_another_runs_directory_is_not_continued(
+    run: Path, capsys: pytest.CaptureFixture[str], algorithm: str, env: str, more: list[str], sentence: str
+) -> None:
+    assert train(run, "--resume", *more, algorithm=algorithm, env=env) == 2
+    assert sentence in capsys.readouterr().err
+
+
+def test_the_command_that_began_a_run_continues_it(run: Path) -> None:
+    began = ["--resume", "--seed", "3", "--eval-episodes", "2"]
+    assert train(run, *began) == 0
+    assert train(run, *began, "--compile", "auto", "--torch-threads", "1") == 0  # decided by the run; the machine's

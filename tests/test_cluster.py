@@ -24,7 +24,7 @@ from phasegrad import tune as tuning
 from phasegrad.cli import main
 from phasegrad.errors import ConfigError, RunError
 from phasegrad.runs.directory import RunDirectory, step_of
-from phasegrad.runs.lock import LOCK, Lock
+from phasegrad.runs.lock import LOCK, Lock, is_held
 from phasegrad.studies import cluster as clusters
 from phasegrad.studies import command, fleet, trials
 from phasegrad.studies.cluster import Ended, Place, parse_place
@@ -173,11 +173,11 @@ def test_the_next_attempt_waits_for_the_lock_of_the_last(tmp_path: Path, monkeyp
     run = build_grid(load_study(str(file)), tmp_path, {})[0]
     run.folder.mkdir(parents=True)
     lock = Lock(run.folder)
-    assert fleet.is_held(run.folder / LOCK)
+    assert is_held(run.folder)
     seen: list[bool] = []
 
     def execute(*_: Any, leashed: bool) -> Outcome:
-        seen.extend([fleet.is_held(run.folder / LOCK), leashed])
+        seen.extend([is_held(run.folder), leashed])
         return Outcome(run, "finished")
 
     monkeypatch.setattr(fleet, "execute", execute)

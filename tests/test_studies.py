@@ -24,9 +24,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phasegrad.algorithms import ALGORITHMS
-from phasegrad.cli import main, parse
+from phasegrad.cli import main
 from phasegrad.config import documented_fields
 from phasegrad.errors import ConfigError, RunError
+from phasegrad.parsing import parse
 from phasegrad.presets import resolve_config
 from phasegrad.studies import runner, scores
 from phasegrad.studies.definition import builtin_names, folder_name, load_study, parse_study

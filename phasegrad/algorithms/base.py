@@ -8,7 +8,6 @@ stops inside a leg keeps the leg's actions: taking them again brings fresh envir
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import warnings
 from abc import ABC, abstractmethod
@@ -23,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from phasegrad import envs, native, parallel
+from phasegrad import envs, parallel
 from phasegrad.actions import ActionAdapter
 from phasegrad.advantages import gae, normalized
 from phasegrad.clock import Clock
@@ -32,7 +31,7 @@ from phasegrad.devices import pick_device
 from phasegrad.errors import ConfigError, DamagedError, EnvError, PhasegradWarning
 from phasegrad.losses import explained_variance
 from phasegrad.models import ActorCritic, FlatParameters, build_model
-from phasegrad.models.encoders import ImageEncoder, is_image
+from phasegrad.models.encoders import is_image
 from phasegrad.normalize import RewardNormalizer, moments_of, pooled_moments
 from phasegrad.optimize import Optimizer, Stepper
 from phasegrad.presets import resolve_config
@@ -45,8 +44,6 @@ if TYPE_CHECKING:
     from phasegrad.runs.recorders import Video
 
 RECENT_EPISODES = 100
-WORTH_COMPILING = 20_000  # environment steps of a run: a shorter one is over before a second of compiling is repaid
-COMPUTATIONS = {"on": "compiled", "replay": "traced kernels", "off": "plain kernels"}  # for people
 MOST_LEG_BYTES = 1 << 28  # of a leg's actions; beyond it a stop inside the leg goes back to the leg's start
 
 
@@ -386,62 +383,6 @@ class Algorithm(ABC):
         """Gradient steps with these optimisers."""
         self.steppers.append(Stepper(self.flat, optimizers, max_grad_norm, self.microbatch, ranks=self.ranks))
         return self.steppers[-1]
-
-    def settle_computation(self) -> None:
-        """Make the setting `compile` definite: it decides the last bits of a run, so the run's config must say it."""
-        config, dense = self.config, self.flat.is_dense
-        without = "replay" if dense else "off"  # what goes on where nothing can be compiled
-        why = ""
-        if self.device.type != "cpu" or not (dense or self.first_derivatives_only):
-            config.compile = "off"
-        elif config.compile == "auto" and config.total_steps < WORTH_COMPILING:
-            config.compile, why = "off", f": compiling pays from {WORTH_COMPILING:,} steps on"
-        elif config.compile == "replay" or self.flat.data.dtype != torch.float32:
-            config.compile = "off" if config.compile == "off" else without
-        elif config.compile != "off" and self.ranks.any(native.compiler() is None):
-            if config.compile == "on":
-                warnings.warn(
-                    "There is no C compiler here, so the run goes without compiled code and its last bits may differ: "
-                    f"install gcc, or set compile {without}.",
-                    PhasegradWarning,
-                    stacklevel=4,
-                )
-            config.compile, why = without, ": no C compiler"
-        elif config.compile == "auto":
-            config.compile = "on"
-        self.computation = COMPUTATIONS[config.compile] + why
-        self.choose_kernels()
-
-    def choose_kernels(self) -> None:
-        """What `compile` says, but for the first iteration of a run, which goes by plain kernels.
-
-        Tracing makes torch import its own compiler, for seconds in which nothing would be seen of the run.
-        """
-        traced = self.flat.is_dense and self.progress.iteration > 0
-        self.actor.compiled = traced and self.config.compile == "on"
-        for stepper in self.steppers:
-            stepper.replay, stepper.native = traced and self.config.compile in ("on", "replay"), self.actor.compiled
-
-    @contextlib.contextmanager
-    def compiled_encoders(self) -> Iterator[None]:
-        """Convolutions as machine code, where `compile` says so, for as long as the context lasts."""
-        encoders = [module for module in self.model.modules() if isinstance(module, ImageEncoder)]
-        if self.config.compile == "on":
-            for encoder in encoders:
-                failure: Exception | None = None
-                try:
-                    encoder.trunk = native.compile_trunk(encoder)
-                except Exception as error:  # a network that is not known here still trains
-                    failure = error
-                if self.ranks.any(failure is not None):  # all processes take the same way
-                    encoder.trunk = None
-                    reason = failure or "another process cannot compile them"
-                    warnings.warn(f"Convolutions run without compiled code: {reason}", PhasegradWarning, stacklevel=4)
-        try:
-            yield
-        finally:
-            for encoder in encoders:
-                encoder.trunk = None
 
     # Using the agent
 

@@ -6,16 +6,15 @@ Nothing here knows what an environment does.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import signal
-import sys
 import threading
 from types import FrameType
 from typing import Any, NoReturn
 
 from gymnasium.vector import AsyncVectorEnv
 
-_PR_SET_PDEATHSIG = 1
+from phasegrad.orphans import die_with_parent
+
 _SECONDS_TO_END = 2.0
 
 
@@ -56,9 +55,7 @@ def end_with_parent() -> None:
         signal.SIGINT, signal.SIG_IGN
     )  # Ctrl-C in a terminal reaches workers too: stopping is the parent's task
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    if sys.platform == "linux":
-        with contextlib.suppress(OSError, AttributeError):
-            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    die_with_parent()
 
 
 def unanswering(workers: Any) -> tuple[int, bool] | None:

@@ -66,3 +66,22 @@ class Lock:
             self.path.unlink(missing_ok=True)
             _held.discard(handle)
             os.close(handle)
+
+
+def is_held(folder: Path) -> bool:
+    """Whether a process is writing the run now; takes nothing."""
+    if fcntl is None:
+        return False
+    try:
+        handle = os.open(folder / LOCK, os.O_RDWR)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(handle)
+    return False

@@ -17,6 +17,7 @@ import torch
 from phasegrad import parallel
 from phasegrad.devices import pick_threads
 from phasegrad.errors import ConfigError, EnvError, NonFiniteError, PhasegradError, RanksError
+from phasegrad.kernels import choose_kernels, compiled_encoders, settle_computation
 from phasegrad.memory import require_room
 from phasegrad.runs.console import make_display
 from phasegrad.runs.directory import BAD_BATCH, RunDirectory, restore_carried, step_of
@@ -43,12 +44,12 @@ def train(
     """Run iterations until `total_steps`; returns what result.json holds."""
     total = plan_total(agent, total_steps)
     require_room(agent.storage_bytes() * agent.ranks.local_size, agent.smaller_storage)
-    agent.settle_computation()
+    settle_computation(agent)
     threads_before = torch.get_num_threads()
-    torch.set_num_threads(pick_threads(agent.config.torch_threads, agent.microbatch < 1 << 20, agent.ranks))
+    torch.set_num_threads(pick_threads(agent.config.torch_threads, agent.microbatch < 1 << 20))
     with contextlib.ExitStack() as cleanup:
         cleanup.callback(torch.set_num_threads, threads_before)
-        cleanup.enter_context(agent.compiled_encoders())
+        cleanup.enter_context(compiled_encoders(agent))
         session = Session(agent, total, progress, cleanup)
         return session.run(callback)
 
@@ -160,7 +161,7 @@ class Session:
             agent.count_episodes()
             agent.progress.iteration += 1
             if agent.progress.iteration == 1:
-                agent.choose_kernels()
+                choose_kernels(agent)
             self.stop.iteration_is_over()
             row = self._row(row, time.perf_counter() - begun, agent.progress.step - before)
             due = self._checkpoint_due(before)

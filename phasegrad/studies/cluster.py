@@ -25,6 +25,7 @@ from types import TracebackType
 from typing import Any
 
 from phasegrad.errors import ConfigError, PhasegradWarning, RunError
+from phasegrad.processors import usable_processors
 from phasegrad.runs.files import write_atomically
 from phasegrad.studies.leash import dying_with_parent
 from phasegrad.studies.runner import POLL_SECONDS, SECONDS_TO_STOP, Stop
@@ -141,7 +142,7 @@ def _initialise(ray: Any, address: str) -> str:
         ray.init(address=address or None, **quietly)
         return "joined"
     own = {
-        "num_cpus": len(os.sched_getaffinity(0)),
+        "num_cpus": usable_processors(),
         "include_dashboard": False,
         "object_store_memory": OBJECT_STORE_BYTES,
         "_node_ip_address": "127.0.0.1",  # nobody else's business

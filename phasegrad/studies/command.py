@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shlex
 import signal
 import sys
@@ -13,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from phasegrad.errors import RunError
+from phasegrad.processors import usable_processors
 from phasegrad.report import write_report
 from phasegrad.runs.directory import METRICS
 from phasegrad.runs.files import write_atomically
@@ -62,7 +62,7 @@ def run_study(options: argparse.Namespace) -> int:
                 if cluster is not None:
                     outcomes = run_on_cluster(cluster, todo, jobs, display, root)
                 else:
-                    outcomes = run_locally(todo, jobs or len(os.sched_getaffinity(0)), display, keep_open=(held,))
+                    outcomes = run_locally(todo, jobs or usable_processors(), display, keep_open=(held,))
         except StudyStopped as stopped:
             done = sum(run.state() == "finished" for run in runs)
             sys.stderr.write(f"phasegrad: stopped with {done} of {len(runs)} runs done; the same command continues.\n")

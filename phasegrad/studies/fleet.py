@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import time
 from collections import deque
@@ -10,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from phasegrad.runs.lock import LOCK
+from phasegrad.runs.lock import is_held
 from phasegrad.studies.cluster import Cluster
 from phasegrad.studies.grid import Run
 from phasegrad.studies.progress import Display
@@ -24,11 +23,6 @@ from phasegrad.studies.runner import (
     in_order,
     stoppable,
 )
-
-try:
-    import fcntl
-except ImportError:  # a system without such locks does without
-    fcntl = None  # type: ignore[assignment]
 
 MOST_IN_FLIGHT = 1000  # handed to the cluster at a time, which starts as many as it has room for
 SECONDS_TO_FREE = 120.0  # a server of network files lets go of a dead machine's lock after about 90
@@ -99,28 +93,9 @@ def run_there(stop: Stop, run: Run) -> tuple[str, str]:
     # The study's own lock stays with the driver; here it is the run's that matters. The processes of an attempt whose
     # worker died die with it (see leash), but that takes a moment, and longer where the lock is a file server's.
     patience = time.monotonic() + SECONDS_TO_FREE
-    while is_held(run.folder / LOCK) and time.monotonic() < patience and not stop.asked.is_set():
+    while is_held(run.folder) and time.monotonic() < patience and not stop.asked.is_set():
         time.sleep(POLL_SECONDS)
     if stop.asked.is_set():
         return "stopped", ""
     outcome = execute(run, stop, leashed=True)
     return outcome.status, outcome.message
-
-
-def is_held(lock: Path) -> bool:
-    """Whether a process is writing the run now."""
-    if fcntl is None:
-        return False
-    try:
-        handle = os.open(lock, os.O_RDWR)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-    finally:
-        os.close(handle)
-    return False

@@ -13,7 +13,7 @@ from typing import Any
 
 from phasegrad import envs
 from phasegrad.algorithms import ALGORITHMS
-from phasegrad.config import Config, documented_fields
+from phasegrad.config import Config, documented_fields, first_difference
 from phasegrad.errors import ConfigError, PhasegradError, RunError, nearest
 from phasegrad.presets import resolve_config
 from phasegrad.runs.directory import CONFIG, RESULT, RunDirectory
@@ -30,7 +30,6 @@ from phasegrad.studies.definition import (
 )
 
 LEVELS = "levels.json"  # what a run of a study scored by levels holds beside its result
-MACHINE_FIELDS = ("torch_threads", "env_threads", "device", "keep_checkpoints")  # do not change what is learned
 
 
 @dataclass(frozen=True)
@@ -95,17 +94,15 @@ class Run:
 
     def _require_same(self, found: Mapping[str, Any]) -> None:
         """Runs of different settings must never be counted as one."""
-        wanted = {"algorithm": self.variant.algorithm, **json.loads(json.dumps(self.config.to_json()))}
         defaults = {field.name: field.default for field in dataclasses.fields(self.config)}
-        for name, value in wanted.items():
-            if name in MACHINE_FIELDS or value == "auto":  # auto is decided when the run starts
-                continue
-            there = found.get(name, defaults.get(name))
-            if there != value:
-                raise RunError(
-                    f"{self.folder} holds a run with {name} {there!r}, and this study wants {value!r}: "
-                    "choose another --dir or move that run away."
-                )
+        wanted = {"algorithm": self.variant.algorithm, **self.config.to_json()}
+        differs = first_difference(wanted, found, defaults)
+        if differs:
+            name, there, value = differs
+            raise RunError(
+                f"{self.folder} holds a run with {name} {there!r}, and this study wants {value!r}: "
+                "choose another --dir or move that run away."
+            )
 
     def result(self) -> dict[str, Any]:
         return read_json(self.folder / RESULT)

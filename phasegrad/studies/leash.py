@@ -6,7 +6,6 @@ second, and a run that trained on behind its back would hold the run's lock and 
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import sys
@@ -15,7 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
-SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
+from phasegrad.orphans import die_with_parent
+
 SECONDS_BETWEEN_LOOKS = 0.5
 
 
@@ -24,12 +24,10 @@ def die_with(parent: int) -> None:
 
     At once rather than in order: the next attempt waits for this one's lock, and a checkpoint is whole at any moment.
     """
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
-    # The kernel tells of deaths from now on, and only on Linux; a parent that died before shows in our new one.
+    told = die_with_parent()
     if os.getppid() != parent:
         _die()
-    if sys.platform != "linux":
+    if not told:
         threading.Thread(target=_watch, args=(parent, threading.Event()), daemon=True).start()
 
 
