@@ -95,6 +95,7 @@ def test_discrete_samples_have_their_probabilities(name: str) -> None:
     params = normal(family.parameter_size, seed=5, scale=1.0).float()
     actions = draw(family, params.expand(100_000, -1))
     for part, column in zip(reference(name, params.double()), parts_of(name, actions), strict=True):
+        assert isinstance(part, td.Categorical | td.Bernoulli)
         probabilities = part.probs if name != "bernoulli" else torch.stack([1 - part.probs, part.probs])
         counts = torch.bincount(column.long(), minlength=len(probabilities))
         assert chi_square(counts.double(), probabilities) < 20, "p < 0.001 even with 4 degrees of freedom"

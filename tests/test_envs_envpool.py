@@ -171,6 +171,7 @@ def test_halfcheetah_is_float32_outside_and_takes_float32_actions() -> None:
 
 def test_boxes_without_bounds_say_so() -> None:
     space = _make("LunarLander-v3").observation_space
+    assert isinstance(space, gym.spaces.Box)
     assert np.isneginf(space.low).all()
     assert np.isposinf(space.high).all()
 

@@ -7,6 +7,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -292,7 +293,7 @@ def test_pi_old_is_stored_once_and_targets_are_the_rollouts(monkeypatch: pytest.
     targets: list[Tensor] = []
     original_estimate = agent.estimate_advantages
 
-    def estimate(segment: object) -> None:
+    def estimate(segment: Any) -> None:
         original_estimate(segment)
         targets.append(segment.value_targets.clone())
 
