@@ -51,10 +51,11 @@ def choose_kernels(agent: Algorithm) -> None:
 
     Tracing makes torch import its own compiler, for seconds in which nothing would be seen of the run.
     """
-    traced = agent.flat.is_dense and agent.progress.iteration > 0
-    agent.actor.compiled = traced and agent.config.compile == "on"
+    begun, dense = agent.progress.iteration > 0, agent.flat.is_dense
+    agent.actor.compiled = begun and agent.config.compile == "on"
     for stepper in agent.steppers:
-        stepper.replay, stepper.native = traced and agent.config.compile in ("on", "replay"), agent.actor.compiled
+        stepper.replay = begun and dense and agent.config.compile in ("on", "replay")
+        stepper.native = dense and agent.actor.compiled
 
 
 @contextlib.contextmanager

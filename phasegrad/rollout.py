@@ -7,7 +7,6 @@ batches afterwards. Nothing here knows which algorithm will train on the data.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Generic, Self, TypeVar
@@ -17,14 +16,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from phasegrad.acting import Actor
 from phasegrad.actions import ActionAdapter
 from phasegrad.clock import Clock
 from phasegrad.distributions import Family
 from phasegrad.envs.contract import Episode, Observation, VectorEnv
-from phasegrad.errors import EnvError, NonFiniteError, PhasegradWarning
-from phasegrad.models import ActorCritic
-from phasegrad.models.encoders import ImageEncoder
-from phasegrad.native import Program
+from phasegrad.errors import EnvError, NonFiniteError
 from phasegrad.tree import named_leaves, tree_map
 
 FLOATS = ("rewards", "values", "next_values", "log_probs", "advantages", "value_targets")
@@ -116,103 +113,6 @@ def bytes_a_step(observation_space: gym.Space, family: Family, has_mask: bool) -
 
 def _at(tree: Any, index: int) -> Any:
     return None if tree is None else tree_map(lambda leaf: leaf[index], tree)
-
-
-class Actor:
-    """The acting step: what the policy makes of the observations of step t, written where the segment keeps it.
-
-    `compiled` puts the whole step into one call of machine code; it writes the same fields from the same noise.
-    """
-
-    def __init__(self, model: ActorCritic, device: torch.device, compiled: bool = False) -> None:
-        self.model, self.device, self.compiled = model, device, compiled
-        self.acts_with_value = not model.value_is_separate
-        self._program: Program | None = None
-
-    def begin(self, segment: Segment, noise: Tensor) -> None:
-        """Get ready to fill `segment`, whose first observations are in place, from `noise` [T, N, K]."""
-        self.segment, self.noise = segment, noise.to(self.device)
-        self._hold_weights(True)
-        if self.compiled:
-            self._begin_compiled(segment, self.noise)
-
-    def end(self) -> None:
-        """The segment is full; the weights may change."""
-        self._hold_weights(False)
-
-    def _hold_weights(self, held: bool) -> None:
-        for module in self.model.modules():
-            if isinstance(module, ImageEncoder) and module.trunk is not None:
-                module.trunk.hold(held)
-
-    def act(self, t: int) -> None:
-        """Distribution parameters, sampled actions and, where the trunk is shared, values of step `t`."""
-        if self.compiled and self._program is not None:
-            self._program.run()
-            self._program.inputs += self._input_steps
-            self._program.outputs += self._output_steps
-            return
-        segment = self.segment
-        observation = tree_map(lambda leaf: leaf[t].to(self.device), segment.observations)
-        mask = None if segment.masks is None else segment.masks[t].to(self.device)
-        outputs = self._forward(observation, mask, self.noise[t])
-        for room, output in zip(self._rooms(segment), outputs, strict=True):
-            room[t] = output
-
-    def _forward(self, observation: Any, mask: Tensor | None, noise: Tensor) -> list[Tensor]:
-        if self.acts_with_value:
-            params, value = self.model.policy_and_value(observation, mask)
-            return [params, self.model.family.sample(params, noise), value]
-        params = self.model.policy(observation, mask)
-        return [params, self.model.family.sample(params, noise)]
-
-    def _rooms(self, segment: Segment) -> list[Tensor]:
-        rooms = [segment.policy_params, segment.actions]
-        return [*rooms, segment.values] if self.acts_with_value else rooms
-
-    def _begin_compiled(self, segment: Segment, noise: Tensor) -> None:
-        leaves = [leaf for _, leaf in named_leaves(segment.observations)]
-        inputs = [*leaves, *([] if segment.masks is None else [segment.masks]), noise.contiguous()]
-        rooms = self._rooms(segment)
-        if self._program is None:
-            try:
-                self._program = self._compile([tensor[0].clone() for tensor in inputs], rooms)
-            except Exception as error:  # a user's network may do what is not known here; it still acts
-                self.compiled = False
-                warnings.warn(f"Acting runs without compiled code: {error}", PhasegradWarning, stacklevel=2)
-                return
-        program = self._program
-        self._held = inputs  # while their addresses are in use
-        program.inputs[:], self._input_steps = addresses(inputs)
-        program.outputs[:], self._output_steps = addresses(rooms)
-
-    def _compile(self, examples: list[Tensor], rooms: list[Tensor]) -> Program:
-        """The acting step at the examples' shapes, shown to compute what torch does."""
-        observations = self.segment.observations
-        names = sorted(observations) if isinstance(observations, dict) else None
-
-        def function(*inputs: Tensor) -> list[Tensor]:
-            count = len(names) if names else 1
-            observation = dict(zip(names, inputs, strict=False)) if names else inputs[0]
-            return self._forward(observation, inputs[count] if len(inputs) > count + 1 else None, inputs[-1])
-
-        with torch.inference_mode(False), torch.no_grad():
-            program = Program(function, examples)
-            found, wanted = program(*examples), function(*examples)
-        for mine, theirs, room in zip(found, wanted, rooms, strict=True):
-            if mine.dtype != room.dtype or mine.shape != room.shape[1:]:
-                raise TypeError(
-                    f"an output is {mine.dtype} {tuple(mine.shape)}, not {room.dtype} {tuple(room.shape[1:])}"
-                )
-            if mine.is_floating_point():  # a sampled choice may fall to the other side of a boundary
-                torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
-        return program
-
-
-def addresses(tensors: Sequence[Tensor]) -> tuple[np.ndarray, np.ndarray]:
-    """Where step 0 of time-major tensors lies, and how many bytes on each further step is."""
-    starts = np.array([tensor.data_ptr() for tensor in tensors], dtype=np.uint64)
-    return starts, np.array([tensor.stride(0) * tensor.element_size() for tensor in tensors], dtype=np.uint64)
 
 
 class Collector:

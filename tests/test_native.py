@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import warnings
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -201,6 +203,41 @@ def test_masks_and_dict_observations_are_compiled_too() -> None:
 def test_the_same_run_twice_gives_the_same_bits() -> None:
     first, second = (pg.PPO("CartPole-v1", compile="on", **SIZES).learn(640).flat.data for _ in range(2))
     assert torch.equal(first, second)
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        (pg.PPO, {"objective": "kl", "normalize_observation": True}),
+        (pg.PPG, {"arch": "dual", "n_pi": 2, "aux_minibatches": 3}),
+        (pg.PPG, {"arch": "detach", "n_pi": 2, "aux_minibatches": 3}),
+        (pg.A2C, {"num_minibatches": None, "updates_per_iteration": 4}),
+        (pg.VPG, {"num_minibatches": None}),
+        (pg.TRPO, {"num_minibatches": None}),
+        (pg.ACER, {"num_minibatches": None, "arch": "shared"}),
+    ],
+)
+def test_a_compiled_run_resumes_to_the_bits_of_one_never_stopped(
+    kind: Any, options: dict[str, Any], tmp_path: Path
+) -> None:
+    """The folder as a kill in the middle would leave it, read by a process that never ran the plain first iteration."""
+    fields = {name: value for name, value in {**SIZES, **options}.items() if value is not None}
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+
+    def copy(row: dict[str, Any]) -> None:
+        if row["step"] >= 640 and not killed.exists():
+            shutil.copytree(whole, killed)
+
+    agent = kind("CartPole-v1", compile="on", checkpoint_every=128, run_dir=whole, **fields)
+    agent.learn(1280, callback=copy)
+    resumed = pg.load(killed)
+    assert 0 < resumed.progress.step < 1280
+    resumed.learn()
+    assert agent.actor.runs_program
+    assert resumed.actor.runs_program
+    for name, tensor in agent.tensors().items():
+        assert torch.equal(tensor, resumed.tensors()[name]), name
 
 
 @needs_compiler

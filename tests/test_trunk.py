@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import shutil
 import warnings
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -242,9 +244,69 @@ def test_compiled_and_plain_runs_agree(kind: Any, options: dict[str, Any]) -> No
             start = agent.flat.data.clone()
             agent.learn(640)
         assert agent.config.compile == how
+        assert agent.actor.runs_program == (how == "on")
         ends[how] = agent.flat.data
     assert float((ends["off"] - start).norm() / start.norm()) > 1e-3
     assert float((ends["on"] - ends["off"]).norm() / ends["off"].norm()) < 1e-5
+
+
+class Scenes(Pictures):
+    """A picture beside numbers, and a third action that is not always allowed."""
+
+    observation_space = gym.spaces.Dict(
+        {
+            "zoo": box(16, 16, 3),
+            "eye": box(12, 16, 3),
+            "numbers": gym.spaces.Box(-1.0, 1.0, (3,)),
+            "action_mask": gym.spaces.MultiBinary(3),
+        }
+    )
+    action_space = gym.spaces.Discrete(3)
+
+    def _picture(self) -> Any:
+        zoo = super()._picture()
+        numbers = self.np_random.uniform(-1, 1, 3).astype(np.float32)
+        mask = np.array([1, 1, self.np_random.integers(2)], dtype=np.int8)
+        return {"zoo": zoo, "eye": 255 - zoo[:12], "numbers": numbers, "action_mask": mask}
+
+
+@needs_compiler
+@pytest.mark.parametrize("arch", ["shared", "dual"])
+@pytest.mark.parametrize("env", [Pictures, Scenes])
+def test_acting_behind_compiled_convolutions_is_acting(env: type[gym.Env], arch: str) -> None:
+    """What the second rollout stored, when the first update has hardly moved the parameters."""
+    stored = {}
+    for how in ("on", "off"):
+        agent = pg.PPO(env, compile=how, seed=5, arch=arch, policy_gain=1.0, learning_rate=1e-12, **SIZES).learn(128)
+        assert agent.actor.runs_program == (how == "on")
+        stored[how] = agent.rollout
+    on, off = stored["on"], stored["off"]
+    assert torch.equal(on.actions, off.actions)
+    assert len(off.actions.unique()) == off.policy_params.shape[-1]
+    for name in ("policy_params", "values", "log_probs"):
+        torch.testing.assert_close(getattr(on, name), getattr(off, name), rtol=1e-4, atol=1e-5)
+    if off.masks is not None:
+        assert not off.masks.all()
+
+
+@needs_compiler
+@pytest.mark.parametrize("arch", ["dual", "detach"])
+def test_a_compiled_run_resumes_to_the_bits_of_one_never_stopped(arch: str, tmp_path: Path) -> None:
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+
+    def copy_it(row: dict[str, Any]) -> None:
+        if row["step"] == 320:
+            shutil.copytree(whole, killed)
+
+    options = {"arch": arch, "n_pi": 2, "aux_minibatches": 3, "checkpoint_every": 128, "run_dir": whole, "seed": 2}
+    agent = pg.PPG(Scenes, compile="on", **SIZES, **options).learn(640, callback=copy_it)
+    resumed = pg.load(killed, env=Scenes)
+    assert 0 < resumed.progress.step < 320
+    resumed.learn()
+    assert agent.actor.runs_program
+    assert resumed.actor.runs_program
+    for name, tensor in agent.tensors().items():
+        assert torch.equal(tensor, resumed.tensors()[name]), name
 
 
 @needs_compiler

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from phasegrad import envs, parallel
+from phasegrad.acting import Actor
 from phasegrad.actions import ActionAdapter
 from phasegrad.advantages import gae, normalized
 from phasegrad.clock import Clock
@@ -35,7 +36,7 @@ from phasegrad.models.encoders import is_image
 from phasegrad.normalize import RewardNormalizer, moments_of, pooled_moments
 from phasegrad.optimize import Optimizer, Stepper
 from phasegrad.presets import resolve_config
-from phasegrad.rollout import Actor, Collector, Segment, Storage, bytes_a_step
+from phasegrad.rollout import Collector, Segment, Storage, bytes_a_step
 from phasegrad.runs.evaluation import Evaluation, run_evaluation
 from phasegrad.runs.steps import write_steps
 from phasegrad.tree import named_leaves, tree_map

@@ -10,6 +10,13 @@
 
 typedef int32_t ivec __attribute__((vector_size(32), aligned(4)));
 
+/* A vector in a register: without this the compiler may load it again for every product. */
+#ifdef __x86_64__
+ALWAYS vec held(vec x) { __asm__("" : "+x"(x)); return x; }
+#else
+ALWAYS vec held(vec x) { return x; }
+#endif
+
 ALWAYS vec where(ivec mask, vec x) { return (vec)(mask & (ivec)x); }
 
 /* `pixels` neighbours x (8 `vectors` channels); the taps of a row and their channels lie side by side. */
@@ -23,7 +30,7 @@ ALWAYS void pixel_tile(int flags, int pixels, int vectors, int K, int S, int CI,
         for (int j = 0; j < K * CI; j++) {
             const float *weight = weights + (ky * K * CI + j) * vectors * LANES;
             vec right[2];
-            UNROLL for (int v = 0; v < vectors; v++) right[v] = *(const vec *)(weight + v * LANES);
+            UNROLL for (int v = 0; v < vectors; v++) right[v] = held(*(const vec *)(weight + v * LANES));
             UNROLL for (int i = 0; i < pixels; i++) {
                 float left = in[ky * in_row + i * S * CI + j];
                 UNROLL for (int v = 0; v < vectors; v++) sums[i][v] += left * right[v];
@@ -41,28 +48,31 @@ ALWAYS void pixel_tile(int flags, int pixels, int vectors, int K, int S, int CI,
         }
 }
 
+/* TILE(n) for `width` neighbours, x the first of each. 8 sums or more keep both multipliers busy, so what is left of a row
+ * after tiles of 6 is done in fours and fives where it can be: 4 + 4, not 6 + 2. */
+#define ROW_OF_TILES(width)                                                     \
+    int x = 0, rest = (width) % 6;                                              \
+    int sixes = (width) / 6 - (rest > 0 && rest < 4 && (width) > 6), left = (width) - 6 * sixes; \
+    for (int n = 0; n < sixes; n++, x += 6) TILE(6);                            \
+    if (left > 6) { TILE(4); x += 4; left -= 4; }                               \
+    if (left == 1) TILE(1);                                                     \
+    if (left == 2) TILE(2);                                                     \
+    if (left == 3) TILE(3);                                                     \
+    if (left == 4) TILE(4);                                                     \
+    if (left == 5) TILE(5);
+
 /* out [OH, OW, CO] of in [.., .., CI]. The weights of a tile's channels lie together, [CO / 8 vectors, K, K, CI, 8 vectors],
  * and serve the whole image before the next ones come. `raw` is dense, `mask` has rows of its own. */
 ALWAYS void convolve(int flags, int K, int S, int OH, int OW, int CI, int CO, const float *in, int in_row,
                      const float *weights, const float *bias, float *out, int out_row, float *raw, const float *mask,
                      int mask_row) {
     int vectors = CO % (2 * LANES) ? 1 : 2;
-    /* 8 sums or more keep both multipliers busy: the rest of a row after tiles of 6 is 4 + 4 or 4 + 3, not 2 or 1. */
-    int rest = OW % 6, sixes = OW / 6 - ((rest == 1 || rest == 2) && OW > 6);
     for (int c = 0; c < CO; c += vectors * LANES)
         for (int y = 0; y < OH; y++) {
-            int x = 0;
 #define TILE(n) pixel_tile(flags, n, vectors, K, S, CI, CO, in + (long)y * S * in_row + x * S * CI, in_row, weights + (long)c * K * K * CI, \
                            bias + c, out + (long)y * out_row + x * CO + c, raw + ((long)y * OW + x) * CO + c,             \
                            mask + (long)y * mask_row + x * CO + c)
-            for (int n = 0; n < sixes; n++, x += 6) TILE(6);
-            if (OW - sixes * 6 >= 7) { TILE(4); x += 4; }
-            int left = OW - sixes * 6 >= 7 ? OW - sixes * 6 - 4 : OW - sixes * 6;
-            if (left == 1) TILE(1);
-            if (left == 2) TILE(2);
-            if (left == 3) TILE(3);
-            if (left == 4) TILE(4);
-            if (left == 5) TILE(5);
+            ROW_OF_TILES(OW)
 #undef TILE
         }
 }
@@ -77,7 +87,7 @@ ALWAYS void weight_tile(int taps, int vectors, int S, int rows, int OW, int CI, 
         for (int x = 0; x < OW; x++) {
             const float *from = in + (long)y * S * in_row + x * S * CI, *down = g + (long)y * g_row + x * CO;
             vec right[2];
-            UNROLL for (int v = 0; v < vectors; v++) right[v] = *(const vec *)(down + v * LANES);
+            UNROLL for (int v = 0; v < vectors; v++) right[v] = held(*(const vec *)(down + v * LANES));
             UNROLL for (int i = 0; i < taps; i++) {
                 float left = from[i];
                 UNROLL for (int v = 0; v < vectors; v++) sums[i][v] += left * right[v];
@@ -119,7 +129,7 @@ ALWAYS void spread_tile(int pixels, int vectors, int S, int CI, int CO, const fl
     UNROLL for (int i = 0; i < pixels; i++) UNROLL for (int v = 0; v < vectors; v++) sums[i][v] = (vec){0};
     for (int o = 0; o < CO; o++) {
         vec right[2];
-        UNROLL for (int v = 0; v < vectors; v++) right[v] = *(const vec *)(weights + (long)o * CI + v * LANES);
+        UNROLL for (int v = 0; v < vectors; v++) right[v] = held(*(const vec *)(weights + (long)o * CI + v * LANES));
         UNROLL for (int i = 0; i < pixels; i++) {
             float left = g[i * CO + o];
             UNROLL for (int v = 0; v < vectors; v++) sums[i][v] += left * right[v];
@@ -138,15 +148,9 @@ ALWAYS void spread(int K, int S, int OH, int OW, int CI, int CO, const float *g,
         for (int ky = 0; ky < K; ky++)
             for (int kx = 0; kx < K; kx++)
                 for (int c = 0; c < CI; c += vectors * LANES) {
-                    int x = 0;
 #define TILE(n) spread_tile(n, vectors, S, CI, CO, g + (long)y * g_row + x * CO, weights + (long)(ky * K + kx) * CO * CI + c, \
                             in + (long)(y * S + ky) * in_row + (x * S + kx) * CI + c)
-                    for (; x + 6 <= OW; x += 6) TILE(6);
-                    if (OW % 6 == 1) TILE(1);
-                    if (OW % 6 == 2) TILE(2);
-                    if (OW % 6 == 3) TILE(3);
-                    if (OW % 6 == 4) TILE(4);
-                    if (OW % 6 == 5) TILE(5);
+                    ROW_OF_TILES(OW)
 #undef TILE
                 }
 }

@@ -23,6 +23,7 @@ from phasegrad.native.build import library
 from phasegrad.native.trunk_source import LANES, Convolution, Emitter
 
 SHARES = 8  # of a batch
+FLOAT = 4  # bytes
 TAPES_KEPT = 2
 
 
@@ -59,12 +60,16 @@ class Trunk:
     def run_forward(self, frames: Tensor, tape: Tensor | None) -> Tensor:
         weights = self._packed() if self._held is None else self._held
         features = torch.empty(len(frames), self.features)
+        frame, step = frames.stride(0), 0 if tape is None else self.tape_size
+        kept = self._one_tape if tape is None else tape  # one for each share, or one for each image
+        places = [tensor.data_ptr() for tensor in (frames, weights, kept, self._scratch, features)]
 
         def share(number: int, start: int, count: int) -> None:
-            kept = self._one_tape[number] if tape is None else tape[start]
+            images, weight, tapes, scratch, results = places
             self._forward(
-                frames[start].data_ptr(), frames[0].numel(), count, weights.data_ptr(), kept.data_ptr(),
-                0 if tape is None else self.tape_size, self._scratch[number].data_ptr(), features[start].data_ptr(),
+                images + start * frame, frame, count, weight,
+                tapes + FLOAT * self.tape_size * (number if tape is None else start), step,
+                scratch + FLOAT * number * self.scratch_size, results + FLOAT * start * self.features,
             )  # fmt: skip
 
         in_shares(share, len(frames))
@@ -74,11 +79,15 @@ class Trunk:
         """Gradients of the parameters, in the order of `__call__`."""
         transposed = torch.cat([self._transposed(c) for c in self.convolutions])
         gradients = torch.zeros(SHARES, self.weight_count)
+        frame = frames.stride(0)
+        places = [tensor.data_ptr() for tensor in (frames, transposed, tape, self._scratch, down, gradients)]
 
         def share(number: int, start: int, count: int) -> None:
+            images, weights, tapes, scratch, downs, sums = places
             self._backward(
-                frames[start].data_ptr(), frames[0].numel(), count, transposed.data_ptr(), tape[start].data_ptr(),
-                self.tape_size, self._scratch[number].data_ptr(), down[start].data_ptr(), gradients[number].data_ptr(),
+                images + start * frame, frame, count, weights, tapes + FLOAT * start * self.tape_size, self.tape_size,
+                scratch + FLOAT * number * self.scratch_size, downs + FLOAT * start * self.features,
+                sums + FLOAT * number * self.weight_count,
             )  # fmt: skip
 
         in_shares(share, len(frames))
@@ -108,7 +117,7 @@ class Trunk:
     @staticmethod
     def _transposed(c: Convolution) -> Tensor:
         weight = c.layer.weight.detach().permute(2, 3, 0, 1)
-        if c.stride > 1 or c.layer.in_channels % LANES:  # the latter is the first layer, whose input has no gradient
+        if c.spreads or c.layer.in_channels % LANES:  # the latter is the first layer, whose input has no gradient
             return weight.reshape(-1)
         return _in_blocks(weight.flip(0, 1))
 
@@ -149,17 +158,22 @@ def in_shares(work: Callable[[int, int, int], None], count: int) -> None:
     """`work(number, start, count)` for each share of a batch, on as many threads as torch may use."""
     edges = [count * number // SHARES for number in range(SHARES + 1)]
     shares = [(n, start, end - start) for n, (start, end) in enumerate(itertools.pairwise(edges)) if end > start]
-    threads = min(torch.get_num_threads(), len(shares))
-    if threads <= 1:
-        for each in shares:
+    waiting = iter(shares)  # a thread takes the next one; the interpreter's lock keeps two from taking the same
+
+    def work_on() -> None:
+        for each in waiting:
             work(*each)
-    else:
-        list(_pool(threads).map(lambda each: work(*each), shares))
+
+    threads = min(torch.get_num_threads(), len(shares))
+    others = [_pool(threads - 1).submit(work_on) for _ in range(threads - 1)]
+    work_on()
+    for other in others:
+        other.result()
 
 
 @cache
 def _pool(threads: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(threads, thread_name_prefix="phasegrad-trunk")
+    return ThreadPoolExecutor(max(threads, 1), thread_name_prefix="phasegrad-trunk")
 
 
 def compile_trunk(encoder: ImageEncoder) -> Trunk:

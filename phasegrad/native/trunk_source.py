@@ -18,6 +18,7 @@ from phasegrad.models.encoders import ResidualBlock
 from phasegrad.native.graph import Unsupported
 
 LANES = 8  # channels come in vectors of so many
+WASTED = 0.2  # share of products with zeros that a gradient by convolution may have
 
 
 @dataclass
@@ -102,9 +103,19 @@ class Convolution:
         return self.layer.weight.numel()
 
     @property
+    def spreads(self) -> bool:
+        """Whether the input's gradient is spread from the output's, tap by tap, and not a convolution of it.
+
+        The latter would need steps of one, and without padding much of it would be products with zeros.
+        """
+        larger = self.kernel - 1 - 2 * self.pad  # the input than the output
+        wasted = (self.height + larger) * (self.width + larger) / (self.height * self.width) - 1
+        return self.stride > 1 or (self.pad == 0 and wasted > WASTED)
+
+    @property
     def gradient_pad(self) -> int:
-        """The frame that the output's gradient needs, so that the input's gradient is a convolution too."""
-        return self.kernel - 1 - self.pad if self.stride == 1 else 0
+        """The frame that the output's gradient needs for the input's to be a convolution of it."""
+        return 0 if self.spreads else self.kernel - 1 - self.pad
 
 
 class Emitter:
@@ -297,7 +308,7 @@ class Emitter:
         if to is not None:
             high, wide, inputs, outputs = source.height, source.width, c.layer.in_channels, c.layer.out_channels
             weights = f"transposed + {c.transposed}"
-            if c.stride == 1:
+            if not c.spreads:
                 flags = " | ".join([*(["MASK"] if masked else []), *(["ADD"] if add else [])]) or "0"
                 kernel = self._function(
                     "const float *g, const float *weights, float *out, const float *mask",
