@@ -320,8 +320,10 @@ def gather(segment: Segment, index: Tensor, device: torch.device, kind: type[Som
     """The samples at flat positions `index` [B] of a segment [T, N, ...], or of a whole storage [count, T, N, ...]."""
     last = segment.terminated.dim() - 1
 
-    def pick(tree: Any) -> Any:
-        return None if tree is None else tree_map(lambda leaf: leaf.flatten(0, last)[index].to(device), tree)
+    def pick(tree: Any) -> Any:  # index_select copies whole rows, where indexing goes byte by byte
+        if tree is None:
+            return None
+        return tree_map(lambda leaf: leaf.flatten(0, last).index_select(0, index).to(device), tree)
 
     return kind(**{f.name: pick(getattr(segment, STORED_AS.get(f.name, f.name))) for f in fields(kind)})
 
