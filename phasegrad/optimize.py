@@ -311,10 +311,11 @@ class Stepper:
         means: dict[str, Tensor] = {}
         for part in batch.split(self.microbatch):
             share = len(part) / len(batch)
-            value, metrics = loss(part, scalars)
+            value, attached = loss(part, scalars)
             (value * share).backward()
-            for key, metric in metrics.items():
-                means[key] = means[key] + metric.detach() * share if key in means else metric.detach() * share
+            metrics = {key: metric.detach() * share for key, metric in attached.items()}
+            means = {key: means[key] + metric for key, metric in metrics.items()} if means else metrics
+            del value, attached  # what the gradient needed goes before the next part's comes
         return self.flat.grad, means
 
     def _replayed(

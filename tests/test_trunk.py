@@ -18,7 +18,7 @@ import phasegrad as pg
 from phasegrad import native
 from phasegrad.errors import PhasegradWarning
 from phasegrad.models.encoders import GridCNN, ImageEncoder, ImpalaCNN, NatureCNN
-from phasegrad.native.trunk import SHARES, Trunk, compile_trunk
+from phasegrad.native.trunk import SHARES, Tape, Trunk, compile_trunk
 
 needs_compiler = pytest.mark.skipif(native.compiler() is None, reason="there is no C compiler on this machine")
 
@@ -331,6 +331,27 @@ def test_an_agent_is_compiled_while_it_trains_and_plain_afterwards() -> None:
     assert len(trunks) == 2
     assert copies == [None, None]  # a copy may be exported or outlive the training
     assert agent.model.policy_encoder.trunk is None
+
+
+@needs_compiler
+def test_the_parts_of_a_minibatch_share_one_tape(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A part's graph is gone before the next part is computed, so memory does not grow with the minibatch."""
+    taken: list[Tensor] = []
+    original = Trunk.take_tape
+
+    def take_tape(self: Trunk, count: int) -> Tape:
+        tape = original(self, count)
+        taken.append(tape.tensor)
+        return tape
+
+    agent = pg.PPG(Pictures, compile="on", arch="detach", n_pi=2, aux_minibatches=1, **SIZES | {"num_minibatches": 1})
+    for stepper in agent.steppers:
+        stepper.microbatch = 24
+    monkeypatch.setattr(Trunk, "take_tape", take_tape)
+    agent.learn(256)
+    of_parts = [tape.data_ptr() for tape in taken if len(tape) == 24]
+    assert len(of_parts) > 40
+    assert len(set(of_parts)) == 1
 
 
 @needs_compiler
