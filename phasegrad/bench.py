@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from phasegrad.errors import ConfigError, RunError, nearest
+from phasegrad.errors import ConfigError, PhasegradError, RunError, nearest
 from phasegrad.processors import let_waiting_threads_sleep, usable_processors
 from phasegrad.runs.files import read_json
 
@@ -266,4 +266,7 @@ def table(results: dict[str, Any]) -> str:
 
 if __name__ == "__main__":
     let_waiting_threads_sleep()
-    sys.stdout.write(json.dumps(measure(TASKS[sys.argv[1]], float(sys.argv[2]), sys.argv[3:])) + "\n")
+    try:
+        sys.stdout.write(json.dumps(measure(TASKS[sys.argv[1]], float(sys.argv[2]), sys.argv[3:])) + "\n")
+    except PhasegradError as error:
+        sys.exit(str(error))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import shutil
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from identity_envs import FACTORIES, MaskedIdentityEnv
+from interrupted import resumed_to_the_same_bits
 from torch import Tensor, nn
 
 import phasegrad as pg
@@ -441,19 +441,7 @@ def test_every_way_to_compute_ends_at_the_same_parameters(name: str, how: str) -
 def test_a_resumed_run_ends_with_the_same_bits(name: str, fields: dict[str, Any], tmp_path: Path) -> None:
     more = {"normalize_observation": True, "normalize_reward": True, "checkpoint_every": 60, **fields}
     agent = tiny(name, "Pendulum-v1", run_dir=tmp_path / "whole", **more)
-    copied = tmp_path / "stopped"
-
-    def copy_in_the_middle(row: dict[str, object]) -> None:
-        if row["step"] == 180:  # its checkpoint is not written yet
-            shutil.copytree(tmp_path / "whole", copied)
-
-    agent.learn(252, callback=copy_in_the_middle)
-    resumed = pg.load(copied)
-    assert resumed.progress.step == 120
-    resumed.learn()
-    for key, tensor in agent.tensors().items():
-        assert torch.equal(tensor, resumed.tensors()[key]), key
-    assert resumed.progress == agent.progress
+    resumed_to_the_same_bits(agent, 252, 180)
 
 
 @pytest.mark.parametrize("name", NAMES)

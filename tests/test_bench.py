@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 import phasegrad as pg
-from phasegrad.bench import TASKS, bench, fallen_behind, flops_a_step
+from phasegrad.bench import TASKS, bench, fallen_behind, flops_a_step, measure
 from phasegrad.cli import main
 from phasegrad.errors import ConfigError, RunError
 
@@ -21,6 +23,25 @@ def test_a_measurement_in_a_process_of_its_own() -> None:
     assert row["peak_rss_mb"] > 50
     # A stored step of CartPole: 4 floats, an action of 8 bytes, 2 logits, reward and flags, 6 further floats.
     assert row["bytes_a_step"] == 16 + 8 + 8 + 8 + 2 + 24
+
+
+def test_what_is_compiled_for_the_second_iteration_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    original = pg.PPO.learn
+
+    def learn(self: pg.PPO, total: int, callback: Any) -> pg.PPO:
+        def watch(row: dict[str, Any]) -> Any:
+            now[0] += {1: 20.0, 2: 300.0}.get(row["iteration"], 2.0)
+            return callback({**row, "sps": 1.0})
+
+        return original(self, total, callback=watch)
+
+    monkeypatch.setattr(pg.PPO, "learn", learn)
+    monkeypatch.setattr("phasegrad.bench.time", SimpleNamespace(perf_counter=lambda: now[0]))
+    monkeypatch.setattr("phasegrad.bench.environments_alone", lambda agent, seconds: 1000.0)
+    row = measure(TASKS["cartpole-4"], 5.0, ["num_steps=16", "compile=off"])
+    assert row["seconds_to_steady_state"] == 320.0
+    assert row["sps"] == 16 * 4 / 2.0
 
 
 def test_the_work_of_an_impala_step_is_what_its_layers_need() -> None:
@@ -46,7 +67,7 @@ def test_settings_and_tasks_that_do_not_exist_get_a_sentence(capsys: pytest.Capt
         bench(["cartpole-5"], 1.0, 1)
     with pytest.raises(ConfigError, match="takes FIELD=VALUE such as compile=replay, not 'compile'"):
         bench(["cartpole-4"], 1.0, 1, ["compile"])
-    with pytest.raises(RunError, match="compil"):
+    with pytest.raises(RunError, match="cartpole-4 failed: Unknown setting 'compil'"):
         bench(["cartpole-4"], 1.0, 1, ["compil=on"])
     assert main(["bench", "cartpole-4", "--check", "nowhere.json"]) == 2
     assert "there is no such file" in capsys.readouterr().err

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import warnings
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from identity_envs import IdentityEnv
+from interrupted import resumed_to_the_same_bits
 from torch import Tensor
 
 import phasegrad as pg
@@ -221,23 +221,12 @@ def test_the_same_run_twice_gives_the_same_bits() -> None:
 def test_a_compiled_run_resumes_to_the_bits_of_one_never_stopped(
     kind: Any, options: dict[str, Any], tmp_path: Path
 ) -> None:
-    """The folder as a kill in the middle would leave it, read by a process that never ran the plain first iteration."""
+    """The resumed agent has never run the plain first iteration."""
     fields = {name: value for name, value in {**SIZES, **options}.items() if value is not None}
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-
-    def copy(row: dict[str, Any]) -> None:
-        if row["step"] >= 640 and not killed.exists():
-            shutil.copytree(whole, killed)
-
-    agent = kind("CartPole-v1", compile="on", checkpoint_every=128, run_dir=whole, **fields)
-    agent.learn(1280, callback=copy)
-    resumed = pg.load(killed)
-    assert 0 < resumed.progress.step < 1280
-    resumed.learn()
+    agent = kind("CartPole-v1", compile="on", checkpoint_every=128, run_dir=tmp_path / "whole", **fields)
+    resumed = resumed_to_the_same_bits(agent, 1280, 640)
     assert agent.actor.runs_program
     assert resumed.actor.runs_program
-    for name, tensor in agent.tensors().items():
-        assert torch.equal(tensor, resumed.tensors()[name]), name
 
 
 @needs_compiler

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from identity_envs import IdentityEnv
+from interrupted import resumed_to_the_same_bits
 from torch import Tensor
 
 import phasegrad as pg
@@ -506,16 +506,4 @@ def test_a_buffer_that_cannot_fit_is_refused_before_the_run(monkeypatch: pytest.
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 def test_a_resumed_run_ends_with_the_same_bits(arch: str, schedule: dict[str, int], tmp_path: Path) -> None:
     agent = tiny_agent(arch, seed=6, checkpoint_every=48, run_dir=tmp_path / "whole", **schedule)
-    copied = tmp_path / "stopped"
-
-    def copy_in_the_middle(row: dict[str, object]) -> None:
-        if row["step"] == 112:  # past a checkpoint, inside a phase
-            shutil.copytree(tmp_path / "whole", copied)
-
-    agent.learn(192, callback=copy_in_the_middle)
-    resumed = pg.load(copied)
-    assert 0 < resumed.progress.step < 112
-    resumed.learn(192)
-    for name, tensor in agent.tensors().items():
-        assert torch.equal(tensor, resumed.tensors()[name]), name
-    assert resumed.progress == agent.progress
+    resumed_to_the_same_bits(agent, 192, 112)  # past a checkpoint, inside a phase

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import shutil
 import warnings
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from interrupted import resumed_to_the_same_bits
 from torch import Tensor, nn
 
 import phasegrad as pg
@@ -292,21 +292,11 @@ def test_acting_behind_compiled_convolutions_is_acting(env: type[gym.Env], arch:
 @needs_compiler
 @pytest.mark.parametrize("arch", ["dual", "detach"])
 def test_a_compiled_run_resumes_to_the_bits_of_one_never_stopped(arch: str, tmp_path: Path) -> None:
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-
-    def copy_it(row: dict[str, Any]) -> None:
-        if row["step"] == 320:
-            shutil.copytree(whole, killed)
-
-    options = {"arch": arch, "n_pi": 2, "aux_minibatches": 3, "checkpoint_every": 128, "run_dir": whole, "seed": 2}
-    agent = pg.PPG(Scenes, compile="on", **SIZES, **options).learn(640, callback=copy_it)
-    resumed = pg.load(killed, env=Scenes)
-    assert 0 < resumed.progress.step < 320
-    resumed.learn()
+    options = {"arch": arch, "n_pi": 2, "aux_minibatches": 3, "checkpoint_every": 128, "seed": 2}
+    agent = pg.PPG(Scenes, compile="on", run_dir=tmp_path / "whole", **SIZES, **options)
+    resumed = resumed_to_the_same_bits(agent, 640, 320, Scenes)
     assert agent.actor.runs_program
     assert resumed.actor.runs_program
-    for name, tensor in agent.tensors().items():
-        assert torch.equal(tensor, resumed.tensors()[name]), name
 
 
 @needs_compiler
