@@ -29,6 +29,9 @@ TASKS: dict[str, tuple[str, str, str, list[str]]] = {
     "inverted-pendulum-ppo": ("ppo", "InvertedPendulum-v5", "100_000", []),
     "halfcheetah-ppo": ("ppo", "HalfCheetah-v5", "1_000_000", ["--preset", "mujoco-paper"]),
     "halfcheetah-ppg": ("ppg", "HalfCheetah-v5", "1_000_000", ["--preset", "mujoco-paper"]),
+    "mountaincar-short": ("ppo", "MountainCarContinuous-v0", "40960", []),
+    "lunar-short": ("ppo", "LunarLander-v3", "102_400", []),
+    "halfcheetah-short": ("ppo", "HalfCheetah-v5", "51_200", []),
     "starpilot-ppo": ("ppo", "procgen/starpilot", "1_015_808", ["--preset", "procgen-fast"]),
     "starpilot-ppg": ("ppg", "procgen/starpilot", "1_015_808", ["--preset", "procgen-fast"]),
 }
@@ -46,6 +49,7 @@ def run_seed(task: str, seed: int) -> dict[str, object]:
     return {
         "seed": seed,
         "training_return_last_100": result["return_mean"],
+        "training_episodes": result["episodes"],
         "evaluation": result["eval"],
         "steps": result["step"],
         "seconds": round(result["seconds"]),
@@ -58,6 +62,7 @@ def main() -> None:
     parser.add_argument("tasks", nargs="+", choices=TASKS)
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time, one thread each")
+    parser.add_argument("--suffix", default="", help="of the result files' names, such as -before")
     options = parser.parse_args()
     for task in options.tasks:
         with ThreadPoolExecutor(options.jobs) as pool:
@@ -65,16 +70,17 @@ def main() -> None:
         algorithm, env, steps, extra = TASKS[task]
         evaluated = [seed["evaluation"]["return_mean"] for seed in seeds]
         trained = [seed["training_return_last_100"] for seed in seeds]
+        ended = [value for value in trained if value is not None]  # a run may end before its first episode does
         summary = {
             "task": task,
             "command": f"python benchmarks/learning.py {task} --seeds {' '.join(map(str, options.seeds))}",
             "train": " ".join(["phasegrad train", algorithm, "--env", env, "--total-steps", steps, *extra]),
             "evaluation_mean": statistics.mean(evaluated),
-            "training_mean": statistics.mean(trained),
+            "training_mean": statistics.mean(ended) if ended else None,
             "seeds": seeds,
         }
-        (ROOT / "results" / f"learning-{task}.json").write_text(json.dumps(summary, indent=1) + "\n")
-        print(f"{task}: evaluation {[round(x, 1) for x in evaluated]}, training {[round(x, 1) for x in trained]}")
+        (ROOT / "results" / f"learning-{task}{options.suffix}.json").write_text(json.dumps(summary, indent=1) + "\n")
+        print(f"{task}: evaluation {[round(x, 1) for x in evaluated]}, training {[x and round(x, 1) for x in trained]}")
 
 
 if __name__ == "__main__":

@@ -177,7 +177,7 @@ def measure(task: Task, seconds: float, settings: Sequence[str] = ()) -> dict[st
 
 def environments_alone(agent: Algorithm, seconds: float) -> float:
     """Steps a second of the same environments with random actions and no agent."""
-    env = agent._make_env(0)
+    env = agent._make_env()
     try:
         env.action_space.seed(1)
         actions = [_batch(env) for _ in range(16)]

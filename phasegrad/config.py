@@ -60,6 +60,12 @@ class Config:
     checkpoint_every: int = setting(
         0, "environment steps between checkpoints, rounded up to an iteration; 0 is a tenth of the run", low=0
     )
+    restart_every: int = setting(
+        0,
+        "environment steps after which the environments are made anew, each when its episode ends, so that resuming need "
+        "not play back more; 0 for what plays back in about a minute",
+        low=0,
+    )
     keep_checkpoints: int = setting(3, "how many of the latest checkpoints stay on disk", low=1)
     eval_checkpoints: int = setting(
         0,

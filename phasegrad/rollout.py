@@ -119,16 +119,27 @@ class Collector:
     """Steps the environments with the current policy and remembers where they are."""
 
     def __init__(
-        self, env: VectorEnv, actor: Actor, adapter: ActionAdapter, clock: Clock, first_env: int = 0, all_envs: int = 0
+        self,
+        env: VectorEnv,
+        actor: Actor,
+        adapter: ActionAdapter,
+        clock: Clock,
+        first_env: int = 0,
+        all_envs: int = 0,
+        played: tuple[Any, ...] | None = None,
     ) -> None:
-        """The environments may be part of `all_envs`, from the number `first_env` on."""
+        """The environments may be part of `all_envs`, from the number `first_env` on.
+
+        `played`: what `env.play_back` takes, where they do not begin at their reset.
+        """
         self.env, self.actor, self.adapter, self.clock = env, actor, adapter, clock
         self.first_env, self.all_envs = first_env, all_envs or env.num_envs
         self.model, self.device = actor.model, actor.device
-        self.observation, self.mask = env.reset()
+        self.observation, self.mask = env.reset() if played is None else env.play_back(*played)
         self._finals: list[tuple[int, np.ndarray, Observation]] = []  # (t, environments, final observations) where cut
         self._valued = False  # whether the last rollout's values are in place already
         self.ended_at: list[int] = []  # the step t of each episode that finished in the last rollout
+        self.renewed: list[tuple[int, list[int]]] = []  # (t, environments) made anew in the last rollout
 
     @torch.inference_mode()
     def collect(self, segment: Segment, noise: Tensor, first_step: int) -> list[Episode]:
@@ -141,7 +152,7 @@ class Collector:
         )
         finals: list[tuple[int, np.ndarray, Observation]] = []
         episodes: list[Episode] = []
-        self.ended_at = []
+        self.ended_at, self.renewed = [], []
         for t in range(segment.num_steps):
             with self.clock.section("inference"):
                 tree_map(lambda room, leaf, t=t: _store(room, t, leaf), observation_arrays, self.observation)
@@ -162,6 +173,8 @@ class Collector:
                     )
                 episodes += step.episodes
                 self.ended_at += [t] * len(step.episodes)
+                if step.renewed:
+                    self.renewed.append((t, step.renewed))
             self.observation, self.mask = step.observation, step.action_mask
         self._finals, self._valued = finals, False
         self._require_finite(segment, first_step)
@@ -170,12 +183,6 @@ class Collector:
             segment.log_probs.copy_(family.log_prob(segment.policy_params, segment.actions))
             self.revalue(segment)
         return episodes
-
-    def replay(self, actions: Tensor) -> None:
-        """Take actions [T, N, ...] again that were taken before, to bring fresh environments to the same state."""
-        for row in actions.numpy():
-            step = self.env.step(self.adapter(row))
-            self.observation, self.mask = step.observation, step.action_mask
 
     @property
     def finals(self) -> list[tuple[int, np.ndarray, Observation]]:

@@ -133,7 +133,7 @@ def test_an_iteration_covers_many_updates_and_totals_are_exact() -> None:
 def test_updates_per_iteration_only_changes_the_noise_and_how_often_rates_are_read() -> None:
     agent = tiny("a2c")
     whole = agent.draw_noise(15)
-    agent.start_leg()
+    agent.start_environments()
     parts = [rollout.num_steps for rollout in agent.rollouts(12)]
     assert parts == [5, 5, 2]
     assert agent.progress.step == 12 * 4

@@ -185,7 +185,7 @@ def test_a_state_that_is_no_json_object(saved: Path, text: str) -> None:
 
 def test_another_format_is_refused(saved: Path) -> None:
     state = json.loads((saved / "state.json").read_text())
-    for format in (0, 2, "1", None):
+    for format in (0, 3, "1", None):
         (saved / "state.json").write_text(json.dumps(state | {"format": format}))
         assert "another version" in refusal(saved)
 

@@ -433,7 +433,7 @@ class TeleportEnv(gym.Env):
 @pytest.mark.parametrize("arch", ["dual", "shared"])
 def test_the_bootstrap_looks_at_the_final_observation_not_the_next_start(arch: str) -> None:
     agent = pg.PPO(TeleportEnv, **SMALL | {"arch": arch})
-    agent.start_leg()
+    agent.start_environments()
     segment = agent.collect(32)
     start, final = agent.value(np.array([[0.0], [1.0]], np.float32))
     assert abs(start - final) > 0.05, "the two must be told apart"
@@ -445,7 +445,7 @@ def test_the_bootstrap_looks_at_the_final_observation_not_the_next_start(arch: s
 def test_a_rollout_holds_what_the_environments_did() -> None:
     """Old parameters, log-probabilities and the values of following states, over a rollout with real episode ends."""
     agent = pg.PPO("CartPole-v1", **SMALL | {"num_steps": 64})
-    agent.start_leg()
+    agent.start_environments()
     segment = agent.collect(64)
     done = segment.terminated | segment.truncated
     assert done.any()

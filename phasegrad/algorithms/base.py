@@ -1,9 +1,8 @@
 """What the algorithms share: the life of an agent (learn, predict, evaluate, save), and no maths.
 
-A run is a chain of legs. A checkpoint ends a leg, and each leg starts fresh environments seeded from (seed, leg,
-environment index), whether or not the process was interrupted; noise and minibatch order come from (seed, iteration).
-So a run is a function of its config, and a resumed run ends with the bits of one that was never stopped. A run that
-stops inside a leg keeps the leg's actions: taking them again brings fresh environments to where they were.
+Noise and minibatch order come from (seed, iteration), environments from (seed, leg, environment index). So a run is a
+function of its config, and a resumed run ends with the bits of one that was never stopped: it makes its environments
+anew and plays back what they have been through (legs.py).
 """
 
 from __future__ import annotations
@@ -30,6 +29,7 @@ from phasegrad.clock import Clock
 from phasegrad.config import Config
 from phasegrad.devices import pick_device
 from phasegrad.errors import ConfigError, DamagedError, EnvError, PhasegradWarning
+from phasegrad.legs import EPISODES_A_LEG, LONGEST_LEG, MOST_BYTES, Legs, steps_a_leg, stored_dtype
 from phasegrad.losses import explained_variance
 from phasegrad.models import ActorCritic, FlatParameters, build_model
 from phasegrad.models.encoders import is_image
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from phasegrad.runs.recorders import Video
 
 RECENT_EPISODES = 100
-MOST_LEG_BYTES = 1 << 28  # of a leg's actions; beyond it a stop inside the leg goes back to the leg's start
 
 
 @dataclass
@@ -54,8 +53,8 @@ class Progress:
 
     step: int = 0  # environment steps over all environments
     iteration: int = 0
-    leg: int = 0
     episodes: int = 0
+    longest_episode: int = 0  # in steps, of all that have ended
     recent_returns: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT_EPISODES))
     recent_lengths: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT_EPISODES))
 
@@ -83,7 +82,8 @@ class Algorithm(ABC):
         self.config = resolve_config(self.config_class, fields)
         self._take_share()
         self.run_dir = None if run_dir is None else Path(run_dir)
-        env = self._env = self._make_env(0)
+        self.legs = Legs(self.own_envs)
+        env = self._env = self._make_env()
         self._setup(env.observation_space, env.action_space, env.original_action_space, env.has_action_mask)
 
     @classmethod
@@ -100,6 +100,7 @@ class Algorithm(ABC):
         agent.source, agent.config, agent.run_dir, agent._env = config.env, config, None, None
         agent.may_import = False
         agent._take_share()
+        agent.legs = Legs(agent.own_envs)
         agent._setup(observation_space, action_space, original_action_space, has_mask)
         return agent
 
@@ -143,13 +144,11 @@ class Algorithm(ABC):
         self.chunk = min(self.microbatch, 1 << 16)  # samples of a pass without gradients
         self.progress, self.clock = Progress(), Clock()
         self.takes_over = False  # whether a fresh agent may write to a run directory that holds a run already
-        self.leg_due = False  # a checkpoint is due at the next boundary
+        self.checkpoint_due = False  # at the next boundary
         self.metrics_bytes, self.seconds_before = 0, 0.0  # what metrics.jsonl and the clock held at the last checkpoint
         self.computation = ""  # how the networks are computed, and why so, for people
         self.scalars: dict[str, float] = {}  # what an algorithm carries from one iteration to the next
-        self.leg_actions: list[Tensor] | None = []  # taken since the leg began [T, N, ...]; None: too many to keep
-        self.leg_bytes = 0  # what they take
-        self.leg_end: str = ""  # digest of the observations they led to, where they were read from a checkpoint
+        self.played_to = ""  # digest of the observations that a checkpoint's actions led to
         self.carried_from: dict[str, Any] | None = None  # what a checkpoint lists for `restore_carried`
         self.rollout: Segment | None = None  # the latest, also while it is being filled
         self.finished: list[tuple[float, float, float]] = []  # (place in the run, return, length) of own episodes
@@ -172,13 +171,16 @@ class Algorithm(ABC):
         return self.config.num_steps
 
     def at_boundary(self) -> bool:
-        """Whether a leg may end here: between iterations, unless the algorithm needs longer units."""
+        """Whether a checkpoint is cheap here: between iterations, unless the algorithm has longer units."""
         return True
+
+    def end_run(self) -> None:  # noqa: B027 - most have nothing to let go of
+        """The run has reached its total; what only more of it would need may go."""
 
     # Learning
 
     def carried(self) -> dict[int, dict[str, Tensor]]:
-        """Data beyond `tensors` that outlives a leg, in numbered pieces that never change; each is written once."""
+        """Data beyond `tensors` that outlives an iteration, in numbered pieces that never change; each is written once."""
         return {}
 
     def carried_state(self) -> dict[str, Any]:
@@ -211,35 +213,53 @@ class Algorithm(ABC):
         train(self, total_steps, callback=callback, progress=progress)
         return self
 
-    def start_leg(self) -> None:
-        """Fresh environments for the current leg, bound to the policy."""
+    def start_environments(self, tell: Callable[[int, int], None] | None = None) -> None:
+        """Environments bound to the policy, made anew and brought to where the run's are.
+
+        `tell` hears how many of how many steps have been played back.
+        """
         if self._env is None:
-            self._env = self._make_env(self.progress.leg)
-        elif self.progress.leg:  # a user's VectorEnv, which outlives the legs
-            self._env.reseed(self._seeds(self.progress.leg))
+            self._env = self._make_env()
+        else:
+            self._env.reseed(self._seeds(self.legs.numbers))
+        legs, step = self.legs, self.progress.step // self.config.num_envs
+        total = legs.age(step)
+        played = None
+        if total and legs.actions:
+            rows = (self.adapter(row.to(self.family.action_dtype).numpy()) for row in legs.rows())
+            told = None if tell is None else lambda done: tell(done * self.own_envs, total * self.own_envs)
+            played = (rows, legs.starts - legs.starts.min(), told)
         self.collector = Collector(
-            self._env, self.actor, self.adapter, self.clock, self.first_env, self.config.num_envs
+            self._env, self.actor, self.adapter, self.clock, self.first_env, self.config.num_envs, played
         )
-        if not self.leg_actions:
-            self.reward_normalizer.start_leg()
-            self.leg_actions = []
-            return
-        for actions in self.leg_actions:  # the run stopped inside this leg: play it back to there
-            self.collector.replay(actions.to(self.family.action_dtype))
-        if self.leg_end and self.leg_end != observations_digest(self):
+        if not legs.settled:
+            self._env.renew(self._seeds(legs.targets), legs.numbers < legs.targets)
+        if self.played_to and self.played_to != observations_digest(self):
             warnings.warn(
                 f"The environments of {self.config.env} did not play back as they were played, so they are not "
                 "deterministic: the run goes on, but not as if it had never stopped.",
                 PhasegradWarning,
                 stacklevel=2,
             )
-        self.leg_end = ""
+        self.played_to = ""
 
-    def end_leg(self) -> None:
-        """Let the environments go; the next leg makes its own."""
-        self.close()
-        self.progress.leg += 1
-        self.leg_actions = []
+    def renew_environments(self) -> None:
+        """Where playing back has become long, have each environment begin another leg when its episode ends."""
+        assert self._env is not None
+        config, legs, family = self.config, self.legs, self.family
+        step = self.progress.step // config.num_envs
+        stored = stored_dtype(self.action_space, family.action_dtype).itemsize
+        row = config.num_envs * int(np.prod(family.action_shape)) * stored  # of all processes
+        short = steps_a_leg(config.restart_every, self._env.family, self._env.backend, config.num_envs, row)
+        enough = max(short, EPISODES_A_LEG * self.progress.longest_episode)
+        age = legs.age(step)
+        if age >= LONGEST_LEG * enough or age * row > MOST_BYTES:  # episodes without end: all of them begin anew
+            self.close()
+            legs.restart(step)
+            self.reward_normalizer.start_leg()
+            self.start_environments()
+        elif age >= enough and legs.settled:
+            self._env.renew(self._seeds(legs.announce()), np.ones(self.own_envs, bool))
 
     def draw_noise(self, num_steps: int) -> Tensor:
         """The noise [T, N, K] of an iteration's actions."""
@@ -257,7 +277,10 @@ class Algorithm(ABC):
         segment = self.rollout = self.storage().segments[slot].first(num_steps)
         noise = self.draw_noise(num_steps) if noise is None else noise
         episodes = self.collector.collect(segment, noise, progress.step)
-        self._log_actions(segment.actions)
+        self.legs.log(segment.actions.to(stored_dtype(self.action_space, self.family.action_dtype)))
+        for t, environments in self.collector.renewed:
+            self.legs.begin(environments, progress.step // config.num_envs + t + 1)
+        self.legs.forget()
         done = segment.terminated | segment.truncated
         segment.rewards.copy_(self.reward_normalizer(segment.raw_rewards, done))
         for t, episode in zip(self.collector.ended_at, episodes, strict=True):
@@ -277,20 +300,10 @@ class Algorithm(ABC):
         if self.ranks.size > 1:
             rows = self.ranks.rows(torch.tensor(rows, dtype=torch.float64).view(-1, 3)).tolist()
         progress.episodes += len(rows)
+        progress.longest_episode = max([progress.longest_episode, *(int(row[2]) for row in rows)])
         progress.recent_returns.extend(row[1] for row in rows)
         progress.recent_lengths.extend(float(row[2]) for row in rows)
         self.finished = []
-
-    def _log_actions(self, actions: Tensor) -> None:
-        if self.leg_actions is None or self.run_dir is None:
-            return
-        whole_numbers = not actions.is_floating_point() and not actions.is_complex()
-        if whole_numbers and actions.numel() and actions.min() >= 0 and actions.max() < 256:
-            actions = actions.to(torch.uint8)
-        self.leg_bytes = (self.leg_bytes if self.leg_actions else 0) + actions.numel() * actions.element_size()
-        self.leg_actions.append(actions.clone())
-        if self.leg_bytes * self.ranks.size > MOST_LEG_BYTES:
-            self.leg_actions = None
 
     def estimate_advantages(self, segment: Segment) -> None:
         """Advantages and value targets by GAE, from the stored values."""
@@ -453,12 +466,12 @@ class Algorithm(ABC):
 
     def save(self, path: str | Path) -> None:
         """Write the agent, and all that continuing its training needs, to a folder that `phasegrad.load` reads."""
-        from phasegrad.runs.checkpoint import unfinished_leg, whole_pieces, write_checkpoint
+        from phasegrad.runs.checkpoint import saved_legs, whole_pieces, write_checkpoint
         from phasegrad.runs.directory import restore_carried
 
         restore_carried(self, None)  # a loaded agent reads what it carries only when it is needed
-        leg, pieces = unfinished_leg(self), whole_pieces(self, self.carried())
-        self.ranks.from_first(lambda: write_checkpoint(Path(path), self, leg=leg, pieces=pieces))
+        legs, pieces = saved_legs(self), whole_pieces(self, self.carried())
+        self.ranks.from_first(lambda: write_checkpoint(Path(path), self, legs, pieces=pieces))
 
     def close(self) -> None:
         """Free the environments; learning again makes new ones."""
@@ -489,13 +502,13 @@ class Algorithm(ABC):
                 f"it, allow that with --allow-import, or in Python with phasegrad.load(path, env={self.source!r})."
             )
 
-    def _make_env(self, leg: int) -> envs.VectorEnv:
+    def _make_env(self) -> envs.VectorEnv:
         self.require_source()
         config = self.config
         env = envs.make(
             self.source,
             num_envs=self.own_envs,
-            seeds=self._seeds(leg),
+            seeds=self._seeds(self.legs.numbers),
             backend=config.backend,
             vectorization=config.vectorization,
             num_threads=config.env_threads or None,
@@ -509,9 +522,12 @@ class Algorithm(ABC):
             raise
         return env
 
-    def _seeds(self, leg: int) -> list[int]:
-        """The seeds of this process's environments, by their number among all."""
-        return envs.env_seeds(self.config.seed, leg, self.own_envs, self.first_env)
+    def _seeds(self, legs: np.ndarray) -> list[int]:
+        """The seeds of this process's environments in the legs [N], by their number among all."""
+        by_leg = {
+            int(leg): envs.env_seeds(self.config.seed, int(leg), self.own_envs, self.first_env) for leg in set(legs)
+        }
+        return [by_leg[int(leg)][index] for index, leg in enumerate(legs)]
 
     def _require_spaces(self, env: envs.VectorEnv) -> None:
         """Refuse an environment that is not the one this agent was made for."""

@@ -123,10 +123,9 @@ class PPGConfig(SurrogateConfig):
         return (self.aux_buffer or self.interval) if self.has_auxiliary_phase else 1
 
     @property
-    def carries_buffer(self) -> bool:
-        """Whether the buffer outlives a leg: where `checkpoint_every` asks for legs within a phase, or phases overlap."""
-        within = self.checkpoint_every < self.interval * self.batch_size or self.kept > self.interval
-        return self.checkpoint_every > 0 and within and self.has_auxiliary_phase
+    def checkpoints_within_phases(self) -> bool:
+        """Whether `checkpoint_every` asks for checkpoints more often than phases end."""
+        return 0 < self.checkpoint_every < self.interval * self.batch_size
 
     @property
     def has_auxiliary_phase(self) -> bool:
@@ -157,13 +156,12 @@ class PPG(Algorithm):
         return self.config.kept
 
     def at_boundary(self) -> bool:
-        """A leg ends with a phase, unless the buffer is carried over legs."""
-        return self.config.carries_buffer or self.buffer.phase_is_over()
+        """Within a phase a checkpoint holds the buffer, so unless asked to it waits for the end."""
+        return self.config.checkpoints_within_phases or self.buffer.phase_is_over()
 
-    def end_leg(self) -> None:
-        if not self.config.carries_buffer:
-            self.buffer.clear()
-        super().end_leg()
+    def end_run(self) -> None:
+        """Phases that overlap leave a buffer behind, which may be large."""
+        self.buffer.clear()
 
     def carried(self) -> dict[int, dict[str, Tensor]]:
         """The rollouts in the buffer, as the auxiliary phase needs them."""

@@ -108,4 +108,5 @@ def _from_factory(
         return in_processes([factory] * len(seeds), seeds, render, timeout)
     from phasegrad.envs.gymnasium_backend import GymnasiumVectorEnv, build_env
 
-    return GymnasiumVectorEnv([build_env(factory, index) for index in range(len(seeds))], seeds, render, timeout)
+    made = [build_env(factory, index) for index in range(len(seeds))]
+    return GymnasiumVectorEnv(made, seeds, render, timeout, factory)

@@ -7,7 +7,7 @@ environments that ended, the true final observation. Nothing here knows about ag
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import gymnasium as gym
@@ -38,6 +38,7 @@ class Step:
     final_observation: Observation | None = None  # [K, ...] true last observations, in the order of `ended`
     episodes: list[Episode] = field(default_factory=list)  # statistics of what finished on this step
     action_mask: np.ndarray | None = None  # [N, M] bool, True = allowed, for `observation`
+    renewed: list[int] = field(default_factory=list)  # environments that `renew` has made anew on this step
 
 
 class VectorEnv(ABC):
@@ -49,6 +50,7 @@ class VectorEnv(ABC):
     original_action_space: gym.Space  # as the environment has it: Discrete may start elsewhere than at 0
     has_action_mask: bool = False
     backend: str  # "envpool" or "gymnasium"
+    family: str = "other"  # of environments that are about as fast
 
     @abstractmethod
     def reset(self) -> tuple[Observation, np.ndarray | None]:
@@ -57,6 +59,34 @@ class VectorEnv(ABC):
     def reseed(self, seeds: Sequence[int]) -> None:
         """The seeds of the next `reset`."""
         self._seeds = list(seeds)
+
+    def renew(self, seeds: Sequence[int], chosen: np.ndarray) -> None:  # noqa: B027 - what most can do, not all
+        """Have each of the `chosen` [N] environments made anew, on its own of `seeds`, when its episode ends.
+
+        `Step.renewed` tells when. No episode is cut short for it. Environments that cannot be made one by one stay.
+        """
+
+    def play_back(
+        self, actions: Iterable[np.ndarray], starts: np.ndarray, tell: Callable[[int], None] | None = None
+    ) -> tuple[Observation, np.ndarray | None]:
+        """In place of `reset`: bring the environments to where `actions`, [N, ...] each, once led them.
+
+        Environment i is on its seed when the action number `starts[i]` comes, and takes that and all that follow.
+        `tell` hears how many actions are done.
+        """
+        observation, mask = self._reset_waiting(starts)
+        for done, row in enumerate(actions):
+            step = self.step(row)
+            observation, mask = step.observation, step.action_mask
+            if tell is not None:
+                tell(done + 1)
+        return observation, mask
+
+    def _reset_waiting(self, starts: np.ndarray) -> tuple[Observation, np.ndarray | None]:
+        """`reset`, after which environment i leaves out `starts[i]` actions: it waits where the reset has put it."""
+        if starts.any():
+            raise NotImplementedError(f"{type(self).__name__} cannot start its environments one by one.")
+        return self.reset()
 
     @abstractmethod
     def step(self, actions: np.ndarray) -> Step:

@@ -17,6 +17,7 @@ from gymnasium import spaces
 from phasegrad.envs import qt
 from phasegrad.envs.contract import Episode, Observation, Step, VectorEnv
 from phasegrad.envs.families import EnvSpec
+from phasegrad.envs.pools import Homes, merged
 from phasegrad.envs.spaces import ACTION_MASK, ActionAdapter, ObservationAdapter
 from phasegrad.errors import ConfigError, EnvError, nearest
 from phasegrad.processors import own_processors
@@ -38,7 +39,7 @@ class EnvpoolVectorEnv(VectorEnv):
     def __init__(
         self, spec: EnvSpec, seeds: Sequence[int], num_threads: int | None = None, render: bool = False
     ) -> None:
-        self.spec = spec
+        self.spec, self.family = spec, spec.family
         self.num_envs = len(seeds)
         self._seeds = list(seeds)
         self._render = render
@@ -48,8 +49,9 @@ class EnvpoolVectorEnv(VectorEnv):
             if self._package in _CHEAP_PACKAGES:
                 num_threads = min(num_threads, -(-self.num_envs // _CHEAP_ENVS_PER_THREAD))
         self._num_threads = num_threads
-        self._pool: Any = self._make_pool()
+        self._pool: Any = self._make_pool(self._seeds)
         self._fresh = True
+        self._homes: Homes | None = None  # where each environment is, while they are not all in `_pool`
         self._index_state(self._pool)
         drop = ("mission",) if spec.family == "minigrid" else ()
         with warnings.catch_warnings():
@@ -74,13 +76,29 @@ class EnvpoolVectorEnv(VectorEnv):
         self._lengths = np.zeros(self.num_envs, np.int64)
 
     def reset(self) -> tuple[Observation, np.ndarray | None]:
+        return self._observe(self._reset_all(), self.num_envs)
+
+    def _reset_all(self) -> list[np.ndarray]:
         if not self._fresh:  # envpool seeds when it makes: only a new pool starts on the seeds again
-            self._pool = self._make_pool()
-        self._fresh = False
+            self._pool = self._make_pool(self._seeds)
+        self._fresh, self._homes = False, None
         self._returns[:] = 0.0
         self._lengths[:] = 0
         self._pool._reset(self._ids)
-        return self._observe(self._pool._recv(), self.num_envs)
+        state: list[np.ndarray] = self._pool._recv()
+        return state
+
+    def renew(self, seeds: Sequence[int], chosen: np.ndarray) -> None:
+        if self._homes is None:
+            self._homes = Homes(self._pool, self.num_envs)
+        self._homes.prepare(self._make_pool(seeds), list(seeds), chosen)
+
+    def _reset_waiting(self, starts: np.ndarray) -> tuple[Observation, np.ndarray | None]:
+        state = self._reset_all()
+        if starts.any():
+            self._homes = Homes(self._pool, self.num_envs, [array.copy() for array in state], starts)
+            self._lengths -= starts  # a step spent waiting is none of the episode's
+        return self._observe(state, self.num_envs)
 
     def step(self, actions: np.ndarray) -> Step:
         if self._fresh:
@@ -123,7 +141,8 @@ class EnvpoolVectorEnv(VectorEnv):
         episodes = [Episode(int(i), float(self._returns[i]), int(self._lengths[i])) for i in over]
         self._returns[over] = 0.0
         self._lengths[over] = 0
-        final, first, first_mask = self._restart(actions, observation, ended)
+        renewed = [] if self._homes is None else self._homes.to_renew(np.intersect1d(over, ended))
+        final, first, first_mask = self._restart(actions, observation, ended, renewed)
         if isinstance(observation, dict):
             assert isinstance(first, dict)
             for name, array in observation.items():
@@ -134,27 +153,38 @@ class EnvpoolVectorEnv(VectorEnv):
             mask = np.array(mask)
             mask[ended] = first_mask
             mask = self._actions.to_mask(mask, self.num_envs)
-        return Step(observation, reward, terminated, truncated, ended, final, episodes, mask)
+        return Step(observation, reward, terminated, truncated, ended, final, episodes, mask, renewed)
 
     def _restart(
-        self, actions: np.ndarray, observation: Observation, ended: np.ndarray
+        self, actions: np.ndarray, observation: Observation, ended: np.ndarray, renewed: list[int]
     ) -> tuple[Observation, Observation, np.ndarray | None]:
         if isinstance(observation, dict):
             final: Observation = {name: array[ended] for name, array in observation.items()}
         else:
             final = observation[ended]
         ids = ended.astype(np.int32)
+        state = self._restart_renewed(ids, actions, renewed) if renewed else self._exchange(ids, actions[ended])
         for _ in range(_MAX_RESET_STEPS):
-            state = self._exchange(ids, actions[ended])
             if not np.array_equal(state[self._at_env_id], ids):
                 raise EnvError(
                     f"envpool answered for other environments than the ended {ids.tolist()} of {self.spec.id}."
                 )
             if self._at_raw_reward is not None:  # points made while a new life is being started belong to the game
                 self._returns[ended] += state[self._at_raw_reward]
-            if not (state[self._at_done] | state[self._at_truncated]).any():
+            again = state[self._at_done] | state[self._at_truncated]
+            if not again.any():
                 first, mask = self._observe(state, len(ended), validate=False)
                 return final, first, mask
+            # only those, since what another one goes through must not depend on which ended beside it
+            state = merged(
+                [
+                    (~again, [array[~again] for array in state]),
+                    (again, self._exchange(ids[again], actions[ended[again]])),
+                ],
+                len(ids),
+            )
+            if self._at_raw_reward is not None:
+                state[self._at_raw_reward][~again] = 0.0
         raise EnvError(f"{self.spec.id} ends again as soon as it starts, in one of the environments {ids.tolist()}.")
 
     def render(self, indices: Sequence[int] | None = None) -> np.ndarray | None:
@@ -171,12 +201,36 @@ class EnvpoolVectorEnv(VectorEnv):
         return _FRAMES_PER_SECOND.get(self.spec.family, 30.0)
 
     def close(self) -> None:
-        pool, self._pool = self._pool, None
-        if pool is not None:
+        pool, homes, self._pool, self._homes = self._pool, self._homes, None, None
+        if homes is not None:
+            homes.close()
+        elif pool is not None:
             pool.close()
+
+    def _restart_renewed(self, ids: np.ndarray, actions: np.ndarray, renewed: list[int]) -> list[np.ndarray]:
+        """Begin the next episodes where some of the ended environments move to another pool, whose reset begins them."""
+        assert self._homes is not None
+        moving = np.isin(ids, renewed)
+        states = []
+        if not moving.all():
+            states.append((~moving, self._exchange(ids[~moving], actions[ids[~moving]])))
+        for index in renewed:
+            self._seeds[index] = self._homes.seeds[index]
+        states.append((moving, self._homes.move(ids[moving])))
+        self._live_together()
+        return merged(states, len(ids))
+
+    def _live_together(self) -> None:
+        """Where all environments are in one pool, stepping them needs no more thought."""
+        if self._homes is not None and self._homes.only is not None:
+            self._pool, self._homes = self._homes.only, None
 
     def _exchange(self, ids: np.ndarray, actions: np.ndarray) -> list[np.ndarray]:
         # The public step() rebuilds nested dictionaries of infos nobody reads, at ten times the price of this.
+        if self._homes is not None:
+            exchanged = self._homes.exchange(ids, actions)
+            self._live_together()
+            return exchanged
         self._pool._send([ids, ids, actions])
         state: list[np.ndarray] = self._pool._recv()  # in the order of `ids`; every call gives new arrays
         return state
@@ -193,7 +247,7 @@ class EnvpoolVectorEnv(VectorEnv):
         mask = batch[ACTION_MASK] if self.has_action_mask else None
         return observation, self._actions.to_mask(mask, count) if validate and mask is not None else mask
 
-    def _make_pool(self) -> Any:
+    def _make_pool(self, seeds: Sequence[int]) -> Any:
         if self._package == "envpool.procgen":
             qt.require()
         import envpool
@@ -212,7 +266,7 @@ class EnvpoolVectorEnv(VectorEnv):
                 env_type="gymnasium",
                 num_envs=self.num_envs,
                 num_threads=self._num_threads,
-                seed=self._seeds,
+                seed=list(seeds),
                 **kwargs,
             )
         except TypeError as error:

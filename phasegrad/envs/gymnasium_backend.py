@@ -33,13 +33,21 @@ class GymnasiumVectorEnv(VectorEnv):
     backend = "gymnasium"
 
     def __init__(
-        self, envs: Sequence[gym.Env], seeds: Sequence[int], render: bool = False, timeout: float | None = None
+        self,
+        envs: Sequence[gym.Env],
+        seeds: Sequence[int],
+        render: bool = False,
+        timeout: float | None = None,
+        factory: EnvFactory | None = None,
     ) -> None:
+        """`factory` makes one more of `envs`; without it an environment to be made anew is only reset on its new seed."""
         if len({id(env) for env in envs}) != len(envs):
             raise EnvError(
                 "The environment factory returned the same environment twice; it must make a new one each time."
             )
         self._envs = list(envs)
+        self._factory = factory
+        self._next_seeds: dict[int, int] = {}  # of the environments to be made anew when their episode ends
         self.num_envs = len(self._envs)
         self._seeds = list(seeds)
         self._render, self._timeout, self._limit = render, timeout, time_limit(timeout)
@@ -58,7 +66,7 @@ class GymnasiumVectorEnv(VectorEnv):
         only = self._adapter.leaves[0]
         # dtype and shape of an observation that is one array: what needs no further check on every step
         self._usual = (None, None) if self._adapter.nested else (np.dtype(only.original.dtype), only.shape)
-        self._step_functions = [env.step for env in self._envs]
+        self._step_functions: list[Callable[[Any], Any]] = [env.step for env in self._envs]
         self._steps = 0
         self._ready = False
         self._returns = np.zeros(self.num_envs)
@@ -68,15 +76,45 @@ class GymnasiumVectorEnv(VectorEnv):
         self._mask_in_info = self._adapter.mask_leaf is None and bool(self._actions.parts) and ACTION_MASK in info
         self.has_action_mask = self._mask_in_info or self._adapter.mask_leaf is not None
 
+    def renew(self, seeds: Sequence[int], chosen: np.ndarray) -> None:
+        self._next_seeds = {index: seeds[index] for index in np.flatnonzero(chosen).tolist()}
+
+    def _reset_waiting(self, starts: np.ndarray) -> tuple[Observation, np.ndarray | None]:
+        firsts = self._reset_all()
+        for index in np.flatnonzero(starts).tolist():
+            self._step_functions[index] = self._waiting(index, int(starts[index]), firsts[index])
+        self._lengths -= starts  # a step spent waiting is none of the episode's
+        return self._observe(firsts)
+
+    def _waiting(self, index: int, left: int, first: tuple[Any, dict[str, Any]]) -> Callable[[Any], Any]:
+        """For `left` steps in the place of an environment's step function."""
+
+        def step(action: Any) -> Any:
+            nonlocal left
+            if left:
+                left -= 1
+                return first[0], 0.0, False, False, first[1]
+            self._step_functions[index] = self._envs[index].step
+            return self._envs[index].step(action)
+
+        return step
+
     def reset(self) -> tuple[Observation, np.ndarray | None]:
+        return self._observe(self._reset_all())
+
+    def _reset_all(self) -> list[tuple[Any, dict[str, Any]]]:
         self._steps = 0
         self._ready = True
         self._returns[:] = 0.0
         self._lengths[:] = 0
+        self._next_seeds = {}
+        return [self._reset_one(index, seed) for index, seed in enumerate(self._seeds)]
+
+    def _observe(self, firsts: list[tuple[Any, dict[str, Any]]]) -> tuple[Observation, np.ndarray | None]:
+        """What the resets of all environments gave, as a batch."""
         buffers = self._buffers(self.num_envs)
         masks: list[Any] = []
-        for index, seed in enumerate(self._seeds):
-            observation, info = self._reset_one(index, seed)
+        for index, (observation, info) in enumerate(firsts):
             self._write(buffers, index, observation, index)
             self._keep_mask(masks, info, index)
         return self._collect(buffers), self._collect_mask(buffers, masks)
@@ -111,7 +149,7 @@ class GymnasiumVectorEnv(VectorEnv):
                     self._write(final, 0, observation, index)
                     finals.append(final)
                     ended.append(index)
-                    observation, info = self._reset_one(index, None)
+                    observation, info = self._reset_one(index, self._renewed_seed(index))
                 if (
                     type(observation) is np.ndarray
                     and observation.dtype is usual_dtype
@@ -132,6 +170,7 @@ class GymnasiumVectorEnv(VectorEnv):
         )
         step.action_mask = self._collect_mask(buffers, masks)
         if ended:
+            step.renewed = [index for index in ended if self._next_seeds.pop(index, None) is not None]
             step.final_observation = self._collect([np.concatenate(rows) for rows in zip(*finals, strict=True)])
             step.episodes = [Episode(i, float(self._returns[i]), int(self._lengths[i])) for i in ended]
             self._returns[ended] = 0.0
@@ -152,6 +191,18 @@ class GymnasiumVectorEnv(VectorEnv):
         envs, self._envs, self._step_functions = self._envs, [], []
         for env in envs:
             env.close()
+
+    def _renewed_seed(self, index: int) -> int | None:
+        """The seed of an environment that is now made anew; None where the one there is goes on."""
+        seed = self._next_seeds.get(index)
+        if seed is None:
+            return None
+        if self._factory is not None:
+            self._envs[index].close()
+            self._envs[index] = build_env(self._factory, index)
+            self._step_functions[index] = self._envs[index].step
+        self._seeds[index] = seed
+        return seed
 
     def _reset_one(self, index: int, seed: int | None) -> tuple[Any, dict[str, Any]]:
         try:
@@ -211,23 +262,36 @@ class GymnasiumVectorEnv(VectorEnv):
 class GuardedEnv(gym.Wrapper):
     """An environment in a process of its own, which names itself in errors and sends observations that last."""
 
-    def __init__(self, env: gym.Env, index: int, seed: int) -> None:
-        super().__init__(env)
-        self._index, self._seed, self._steps = index, seed, 0
-        self._adapter = ObservationAdapter(env.observation_space)
+    def __init__(self, factory: EnvFactory, index: int, seed: int) -> None:
+        super().__init__(build_env(factory, index))
+        self._factory, self._index, self._seed, self._steps = factory, index, seed, 0
+        self._adapter = ObservationAdapter(self.env.observation_space)
+        self._first: Any = None  # what the last reset on a seed gave
+        self.next_seed: int | None = None  # to be made anew on when the episode ends
+        self.steps_to_wait = 0  # before the first step counts
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         when = f"the reset after step {self._steps}" if self._steps else "its first reset"
-        if seed is not None:
-            self._steps = 0
+        if seed is None and self.next_seed is not None:
+            self.env.close()
+            self.env = build_env(self._factory, self._index)
+            seed = self._seed = self.next_seed
+            self.next_seed = None
+        elif seed is not None:
+            self._steps, self._seed = 0, seed
         try:
             observation, info = self.env.reset(seed=seed, options=options)
         except Exception as error:
             raise EnvError(describe_crash(self._index, self._seed, when, error)) from error
         self._check(observation)
+        if seed is not None:
+            self._first = copy.deepcopy((observation, info))
         return observation, info
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        if self.steps_to_wait:
+            self.steps_to_wait -= 1
+            return self._first[0], 0.0, False, False, self._first[1]
         self._steps += 1
         try:
             observation, reward, terminated, truncated, info = self.env.step(action)

@@ -73,7 +73,7 @@ def in_processes(
         autoreset_mode=AutoresetMode.SAME_STEP,
     )
     try:
-        return AdaptedVectorEnv(workers, seeds, render, timeout)
+        return ProcessVectorEnv(workers, seeds, render, timeout)
     except EnvError:
         end_workers(workers)
         raise
@@ -82,7 +82,7 @@ def in_processes(
 def _guarded(factory: EnvFactory, index: int, seed: int) -> gym.Env:
     if multiprocessing.parent_process() is not None:  # gymnasium also makes one in the run's own process
         end_with_parent()
-    return GuardedEnv(build_env(factory, index), index, seed)
+    return GuardedEnv(factory, index, seed)
 
 
 class AdaptedVectorEnv(VectorEnv):
@@ -295,6 +295,49 @@ class AdaptedVectorEnv(VectorEnv):
             "its info, so it resets on the next step, whose row is no experience and cannot be skipped from outside; "
             f"{_ADVICE}."
         )
+
+
+class ProcessVectorEnv(AdaptedVectorEnv):
+    """Workers of our own, each with a `GuardedEnv`, which can be made anew and left waiting one by one."""
+
+    _source: AsyncVectorEnv
+
+    def __init__(
+        self, source: AsyncVectorEnv, seeds: Sequence[int], render: bool = False, timeout: float | None = None
+    ) -> None:
+        self._next_seeds: dict[int, int] = {}
+        super().__init__(source, seeds, render, timeout)
+
+    def reset(self) -> tuple[Observation, np.ndarray | None]:
+        if self._next_seeds:
+            self.renew(self._seeds, np.zeros(self.num_envs, bool))
+        return super().reset()
+
+    def renew(self, seeds: Sequence[int], chosen: np.ndarray) -> None:
+        self._next_seeds = {index: seeds[index] for index in np.flatnonzero(chosen).tolist()}
+        self._tell_each("next_seed", [self._next_seeds.get(index) for index in range(self.num_envs)])
+
+    def _reset_waiting(self, starts: np.ndarray) -> tuple[Observation, np.ndarray | None]:
+        self._tell_each("steps_to_wait", starts.tolist())
+        first = self.reset()
+        self._lengths -= starts  # a step spent waiting is none of the episode's
+        return first
+
+    def _tell_each(self, name: str, values: list[Any]) -> None:
+        try:
+            self._source.set_attr(name, values)
+        except Exception as error:  # a worker that has ended
+            self._failed = True
+            raise EnvError(self._failure("being told what comes next", error)) from error
+
+    def step(self, actions: np.ndarray) -> Step:
+        step = super().step(actions)
+        for index in step.ended.tolist():
+            seed = self._next_seeds.pop(index, None)
+            if seed is not None:
+                self._seeds[index] = seed
+                step.renewed.append(index)
+        return step
 
 
 def _entry(batch: Any, path: tuple[str | int, ...]) -> np.ndarray:

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from phasegrad.errors import DamagedError, RunError
+from phasegrad.legs import stored_dtype
 from phasegrad.runs.files import checked_header, read_json, read_limited, sync_folder, write_synced, writing
 from phasegrad.runs.segments import Pieces, SegmentStore
 from phasegrad.runs.spaces import space_from_json, space_to_json
@@ -33,7 +34,8 @@ if TYPE_CHECKING:
 
     from phasegrad.algorithms.base import Algorithm
 
-FORMAT = 1
+FORMAT = 2
+FORMATS_READ = (1, 2)
 TENSORS, STATE, LEG = "state.safetensors", "state.json", "leg.safetensors"
 ROOM_FOR_HEADER = 1 << 20
 DTYPES = {
@@ -45,22 +47,20 @@ DTYPES = {
 def write_checkpoint(
     path: Path,
     agent: Algorithm,
+    legs: Mapping[str, Any],
     extra: Mapping[str, Any] | None = None,
-    leg: Mapping[str, Any] | None = None,
     pieces: Pieces | None = None,
 ) -> None:
     """The agent's whole state as the folder `path`: under a temporary name first, synced, then renamed.
 
-    `leg` is what continuing inside a leg needs beyond it, as `unfinished_leg` gives it; `pieces` are carried data that
-    the folder itself is to hold.
+    `legs` is what brings fresh environments to where the agent's are, as `saved_legs` gives it; `pieces` are carried
+    data that the folder itself is to hold.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     replaced = path.with_name(f".{path.name}.{os.getpid()}.old.tmp")
-    files = {TENSORS: _payload(agent.tensors())}
+    files = {TENSORS: _payload(agent.tensors()), LEG: _payload(legs["tensors"])}
     state = {**_state(agent), "extra": dict(extra or {})}
-    if leg is not None:
-        files[LEG] = _payload(leg["tensors"])
-        state["leg"] = {**leg["state"], "sha256": hashlib.sha256(files[LEG]).hexdigest()}
+    state["leg"] = {**legs["state"], "sha256": hashlib.sha256(files[LEG]).hexdigest()}
     state["sha256"] = hashlib.sha256(files[TENSORS]).hexdigest()
     with writing(path):
         try:
@@ -102,8 +102,8 @@ def _state(agent: Algorithm) -> dict[str, Any]:
         "progress": {
             "step": progress.step,
             "iteration": progress.iteration,
-            "leg": progress.leg,
             "episodes": progress.episodes,
+            "longest_episode": progress.longest_episode,
             "recent_returns": list(progress.recent_returns),
             "recent_lengths": list(progress.recent_lengths),
         },
@@ -116,23 +116,26 @@ def _state(agent: Algorithm) -> dict[str, Any]:
     }
 
 
-def unfinished_leg(agent: Algorithm) -> dict[str, Any] | None:
-    """What brings fresh environments to where the agent's are now; None where they could not be brought there.
+def saved_legs(agent: Algorithm) -> dict[str, Any]:
+    """What brings fresh environments to where the agent's are now.
 
     Of several processes the first gets what belongs to all environments, and the others must call this too.
     """
     from phasegrad.algorithms.base import observations_digest
 
-    ranks, actions = agent.ranks, agent.leg_actions
-    if ranks.any(not actions) or not actions:
-        return None
-    if ranks.any(len({part.dtype for part in actions}) > 1) or ranks.any(actions[0].dtype == agent.family.action_dtype):
-        actions = [part.to(agent.family.action_dtype) for part in actions]
-    tensors = {"actions": ranks.whole(torch.cat(actions), 1)}
+    ranks, legs = agent.ranks, agent.legs
+    now = agent.progress.step // agent.config.num_envs
+    oldest = -ranks.most(-int(legs.starts.min()))[0]
+    dtype = stored_dtype(agent.action_space, agent.family.action_dtype)
+    actions = torch.zeros(now - oldest, agent.own_envs, *agent.family.action_shape, dtype=dtype)
+    legs.copy_last(actions)
+    tensors = {"actions": ranks.whole(actions, 1)}
+    for name in ("numbers", "targets", "starts"):
+        tensors[name] = ranks.whole(torch.from_numpy(getattr(legs, name)), 0)
     if agent.reward_normalizer.running_return is not None:
         tensors["running_return"] = ranks.whole(agent.reward_normalizer.running_return, 0)
     end = "" if agent.collector is None else observations_digest(agent)
-    return {"tensors": tensors, "state": {"end": end, "due": agent.leg_due}}
+    return {"tensors": tensors, "state": {"end": end, "due": agent.checkpoint_due}}
 
 
 def whole_pieces(agent: Algorithm, pieces: Pieces) -> Pieces:
@@ -151,10 +154,10 @@ def read_state(path: Path) -> dict[str, Any]:
         state = read_json(path / STATE)
     except FileNotFoundError:
         raise RunError(f"{path} is not a checkpoint or saved agent: it has no {STATE}.") from None
-    if not isinstance(state, dict) or state.get("format") != FORMAT:
+    if not isinstance(state, dict) or state.get("format") not in FORMATS_READ:
         found = state.get("format") if isinstance(state, dict) else state
         raise RunError(
-            f"{path} was written by another version of phasegrad (format {str(found)[:20]}): this one reads format {FORMAT}."
+            f"{path} was written by another version of phasegrad (format {str(found)[:20]}): this one reads formats {' and '.join(map(str, FORMATS_READ))}."
         )
     return state
 
@@ -181,7 +184,7 @@ def restore(agent: Algorithm, path: Path, state: Mapping[str, Any]) -> None:
     require_fit(path, mine)
     tensors = _tensors(path / TENSORS, payload)
     progress, saved = agent.progress, state["progress"]
-    counts = {name: int(saved[name]) for name in ("step", "iteration", "leg", "episodes")}
+    counts = {name: int(saved[name]) for name in ("step", "iteration", "episodes")}
     if min(counts.values()) < 0:
         raise DamagedError(f"{path / STATE} is damaged: it counts {min(counts.values())} of something.")
     recent = {
@@ -195,28 +198,48 @@ def restore(agent: Algorithm, path: Path, state: Mapping[str, Any]) -> None:
         tensor.copy_(tensors[name])
     for name, value in (counts | recent).items():
         setattr(progress, name, value)
+    longest = max([0, *(int(length) for length in recent["recent_lengths"])])  # all that format 1 knows
+    progress.longest_episode = max(longest, int(saved.get("longest_episode", 0)))
     agent.scalars = scalars
-    if state.get("leg") is not None:
-        _restore_leg(agent, path, state["leg"])
+    _restore_legs(agent, path, state.get("leg"), int(saved.get("leg", 0)))
 
 
-def _restore_leg(agent: Algorithm, path: Path, leg: Mapping[str, Any]) -> None:
-    config, family = agent.config, agent.family
+def _restore_legs(agent: Algorithm, path: Path, leg: Mapping[str, Any] | None, number: int) -> None:
+    """Put back what `saved_legs` gave. In format 1 all environments are in the leg `number`, and may be at its start."""
+    config, family, legs, ranks = agent.config, agent.family, agent.legs, agent.ranks
+    now = agent.progress.step // config.num_envs
+    legs.numbers[:], legs.targets[:], legs.starts[:], legs.first = number, number, now, now
+    if leg is None:
+        return
+    damaged = DamagedError(f"{path / LEG} is damaged: it does not hold the legs of {config.num_envs} environments.")
     row = config.num_envs * max(1, int(torch.Size(family.action_shape).numel())) * family.action_dtype.itemsize
-    payload = read_limited(path / LEG, agent.progress.step // config.num_envs * row + ROOM_FOR_HEADER)
+    payload = read_limited(path / LEG, now * row + 32 * config.num_envs + ROOM_FOR_HEADER)
     if hashlib.sha256(payload).hexdigest() != leg.get("sha256"):
         raise DamagedError(f"{path / LEG} is damaged: its checksum does not match.")
     checked_header(path / LEG)
     tensors = _tensors(path / LEG, payload)
     actions, running = tensors.get("actions"), tensors.get("running_return")
-    if actions is None or tuple(actions.shape[1:]) != (config.num_envs, *family.action_shape):
-        raise DamagedError(f"{path / LEG} is damaged: its actions are not those of {config.num_envs} environments.")
+    if actions is None or tuple(actions.shape[1:]) != (config.num_envs, *family.action_shape) or len(actions) > now:
+        raise damaged
     if running is not None and (running.shape != (config.num_envs,) or running.dtype != torch.float64):
-        raise DamagedError(f"{path / LEG} is damaged: its returns are not those of {config.num_envs} environments.")
-    actions = agent.ranks.own(actions, 1).clone()
-    agent.leg_actions, agent.leg_bytes = [actions], actions.numel() * actions.element_size()
-    agent.leg_end, agent.leg_due = str(leg["end"]), bool(leg["due"])
-    agent.reward_normalizer.running_return = None if running is None else agent.ranks.own(running, 0).clone()
+        raise damaged
+    first = now - len(actions)
+    every = torch.full((config.num_envs,), number)
+    found = {"numbers": every, "targets": every, "starts": torch.full_like(every, first)}  # of format 1
+    for name, default in found.items():
+        values = tensors.get(name, default)
+        if values.shape != default.shape or values.dtype != torch.int64 or values.min() < 0 or values.max() > 1 << 40:
+            raise damaged
+        found[name] = values
+    if (found["numbers"] > found["targets"]).any() or found["starts"].min() < first or found["starts"].max() > now:
+        raise damaged
+    for name, values in found.items():
+        setattr(legs, name, ranks.own(values, 0).clone().numpy())
+    own = ranks.own(actions, 1).clone()
+    legs.actions, legs.first = [own] if len(own) else [], first
+    legs.forget()
+    agent.played_to, agent.checkpoint_due = str(leg["end"]), bool(leg["due"])
+    agent.reward_normalizer.running_return = None if running is None else ranks.own(running, 0).clone()
 
 
 def _tensors(path: Path, payload: bytes) -> dict[str, Tensor]:

@@ -69,6 +69,9 @@ class Display:
 
     def iteration(self, row: Mapping[str, Any]) -> None: ...
 
+    def playing_back(self, done: int, total: int) -> None:
+        """A resumed run brings its environments to where they were: so many environment steps of so many."""
+
     def checkpoint(self, path: Path) -> None: ...
 
     def finished(self, result: Mapping[str, Any]) -> None: ...
@@ -93,6 +96,14 @@ class PlainDisplay(Display):
         self.last = now
         print(plain_line(self.view, seconds_left(self.started, self.first_step, self.view)), flush=True)
 
+    def playing_back(self, done: int, total: int) -> None:
+        now = time.monotonic()
+        if now - self.last >= SECONDS_BETWEEN_LINES or done == total:
+            self.last = now
+            print(playback_line(done, total), flush=True)
+        if done == total:
+            self.started = now  # what remains is told from the speed of training
+
     def checkpoint(self, path: Path) -> None:
         self.view.checkpoint = path.name
 
@@ -108,15 +119,20 @@ class LiveDisplay(Display):
 
         self.view, self.first_step, self.activity = view, first_step, activity
         self.started = time.monotonic()
-        self.underway = True
+        self.underway, self.playback = True, ""
         self.live: Live = Live(get_renderable=self.panel, refresh_per_second=FRAMES_A_SECOND, transient=False)
         self.live.start()
 
     def iteration(self, row: Mapping[str, Any]) -> None:
         self.view.take(row)
 
+    def playing_back(self, done: int, total: int) -> None:
+        self.playback = playback_line(done, total) if done < total else ""
+        if done == total:
+            self.started = time.monotonic()  # what remains is told from the speed of training
+
     def panel(self) -> Panel:
-        doing = ACTIVITIES.get(self.activity(), "") if self.underway else None
+        doing = (self.playback or ACTIVITIES.get(self.activity(), "")) if self.underway else None
         return draw(self.view, seconds_left(self.started, self.first_step, self.view), doing)
 
     def checkpoint(self, path: Path) -> None:
@@ -204,6 +220,11 @@ def number(value: Any) -> str:
     if value == int(value) and abs(value) < 1e6:
         return f"{int(value):,}"
     return f"{value:,.0f}" if 1e4 <= abs(value) < 1e6 else f"{value:,.4g}" if abs(value) < 1e6 else f"{value:,.3e}"
+
+
+def playback_line(done: int, total: int) -> str:
+    """What a resumed run does before it goes on."""
+    return f"playing back what the environments had been through: {done / total:.0%} of {total:,} steps"
 
 
 def time_shares(row: Mapping[str, Any]) -> str:

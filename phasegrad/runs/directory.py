@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from phasegrad.config import Config
 from phasegrad.errors import DamagedError, PhasegradError, RunError
-from phasegrad.runs.checkpoint import STATE, read_state, unfinished_leg, whole_pieces, write_checkpoint
+from phasegrad.runs.checkpoint import STATE, read_state, saved_legs, whole_pieces, write_checkpoint
 from phasegrad.runs.files import read_json, read_limited, write_atomically
 from phasegrad.runs.lock import LOCK, Lock
 from phasegrad.runs.metrics import plain_json
@@ -119,24 +119,24 @@ class RunDirectory:
             return isinstance(result, dict) and result.get("step") == step
         return False
 
-    def save(self, agent: Algorithm, extra: dict[str, Any], *, inside_leg: bool = False, last: bool = False) -> Path:
+    def save(self, agent: Algorithm, extra: dict[str, Any], *, last: bool = False) -> Path:
         """A checkpoint of the agent's current step; the oldest beyond `keep_checkpoints` go, the best stays.
 
-        Data that outlives the leg goes to `segments/` first, each piece once. The `last` one of a run lets go of what
+        Data that outlives an iteration goes to `segments/` first, each piece once. The `last` one of a run lets go of what
         only the ones before it would need. Every process of a run must call this; the first writes.
         """
         path = self.checkpoints_path / f"step-{agent.progress.step:012d}"
         pieces = agent.carried()
         new = agent.ranks.from_first(lambda: self.segments.missing(pieces.keys()))
         whole = whole_pieces(agent, {number: pieces[number] for number in new})
-        leg = unfinished_leg(agent) if inside_leg else None
+        legs = saved_legs(agent)
         if not agent.ranks.is_first:
             return path
         if pieces:
             self.segments.write(whole)
             files = self.segments.entries(pieces.keys())
             extra = {**extra, "carried": {"files": files, "state": agent.carried_state()}}
-        write_checkpoint(path, agent, extra, leg)
+        write_checkpoint(path, agent, legs, extra)
         found = self.checkpoints()
         best = self.best() if agent.config.eval_checkpoints else None
         for old in found[: -agent.config.keep_checkpoints]:

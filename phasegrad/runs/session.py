@@ -1,4 +1,4 @@
-"""The training loop around an algorithm's iterations: legs, checkpoints, metrics, display, the result."""
+"""The training loop around an algorithm's iterations: checkpoints, metrics, display, the result."""
 
 from __future__ import annotations
 
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from phasegrad.algorithms.base import Algorithm
 
 CHECKPOINTS_A_RUN = 10
+CHEAP_SECONDS = 0.2  # a checkpoint that took no longer may be followed by another at any time
+DEAREST = 0.01  # the share of the time that dearer ones may take where nobody asked for them
 ITERATIONS_BETWEEN_COMPARISONS = 16  # of the bits that several processes hold; checkpoints compare them too
 
 
@@ -95,6 +97,7 @@ class Session:
         self.tensorboard: TensorBoard | None = None
         self.tracker: Wandb | None = None
         self.last_checkpoint: int | None = None
+        self.saved_at, self.saving_seconds = self.started, 0.0  # when the last checkpoint was done, what it took
         cleanup.callback(self._note_seconds)
         self._start_alike()
         if agent.run_dir is not None:
@@ -116,7 +119,7 @@ class Session:
     def _start_alike(self) -> None:
         """Refuse processes that stand at different places of a run; give all of them the first one's numbers."""
         progress = self.agent.progress
-        found = self.ranks.gather(torch.tensor([progress.step, progress.iteration, progress.leg]))
+        found = self.ranks.gather(torch.tensor([progress.step, progress.iteration]))
         if (found != found[0]).any():
             raise RanksError(
                 f"The processes would continue from the steps {', '.join(map(str, found[:, 0].tolist()))}: the run "
@@ -141,6 +144,7 @@ class Session:
         parallel.remember_start()
         self.metrics = MetricsFile(self.directory.metrics_path, agent.metrics_bytes)
         cleanup.callback(self.metrics.close)
+        cleanup.callback(self._note_metrics)
         rows = read_metrics(self.directory.metrics_path)
         self.tensorboard = TensorBoard(self.directory.path / "tensorboard", rows)
         cleanup.callback(self.tensorboard.close)
@@ -155,7 +159,8 @@ class Session:
             begun, before = time.perf_counter(), agent.progress.step
             with self._explained(before):
                 if agent.collector is None:
-                    agent.start_leg()
+                    agent.start_environments(self.display.playing_back)
+                agent.renew_environments()
                 row = agent.iterate(min(agent.iteration_steps(), (self.total - before) // config.num_envs))
                 require_finite_parameters(agent)
             agent.count_episodes()
@@ -177,11 +182,14 @@ class Session:
                 self.tracker.write(row)
             self.display.iteration(row)
             stopped = callback is not None and callback(row) is False
+            if agent.progress.step >= self.total:
+                agent.end_run()
             if due:
-                self._end_leg(evaluation)
+                self.agent.checkpoint_due = False
+                self._save({} if evaluation is None else {"evaluation": evaluation})
             stopped, requested = self._wishes(stopped)
             if (stopped or requested) and not due:
-                self._save_inside_leg()
+                self._save({})
             if requested and agent.progress.step < self.total:
                 raise self.stop.error(self._stopped_sentence())
         result = self._result("stopped" if stopped else "finished")
@@ -197,26 +205,26 @@ class Session:
         step = self.agent.progress.step
         if step >= self.total:
             return True
-        self.agent.leg_due |= step // self.checkpoint_every > before // self.checkpoint_every
-        return self.agent.leg_due and self.agent.at_boundary()
+        self.agent.checkpoint_due |= step // self.checkpoint_every > before // self.checkpoint_every
+        if not self.agent.checkpoint_due or not self.agent.at_boundary():
+            return False
+        return self.agent.config.checkpoint_every > 0 or self.ranks.from_first(self._is_cheap)
+
+    def _is_cheap(self) -> bool:
+        """Whether a checkpoint that nobody asked for would cost little, by what the last one did.
+
+        The clock may decide that, since a checkpoint leaves no trace in what the run computes.
+        """
+        waited = time.perf_counter() - self.saved_at
+        return self.saving_seconds <= CHEAP_SECONDS or self.saving_seconds <= DEAREST * waited
 
     def _evaluation(self) -> dict[str, float | int] | None:
         """Episodes in environments of their own, at a checkpoint that may turn out the best."""
         episodes = self.agent.config.eval_checkpoints
         return self.ranks.from_first(lambda: self.agent.evaluate(episodes).summary()) if episodes else None
 
-    def _end_leg(self, evaluation: dict[str, float | int] | None) -> None:
-        self.agent.leg_due = False
-        self.agent.end_leg()
-        self._save({} if evaluation is None else {"evaluation": evaluation})
-
-    def _save_inside_leg(self) -> None:
-        """A checkpoint that does not end the leg, so that it leaves no trace in what the run computes."""
-        if not self.ranks.any(self.agent.leg_actions is None):
-            self._save({}, inside_leg=True)
-
-    def _save(self, extra: dict[str, Any], inside_leg: bool = False) -> None:
-        agent = self.agent
+    def _save(self, extra: dict[str, Any]) -> None:
+        agent, begun = self.agent, time.perf_counter()
         if self.directory is None:
             return
         if self.metrics is not None:
@@ -224,8 +232,9 @@ class Session:
             agent.metrics_bytes = self.metrics.bytes_written
             extra = {"metrics_bytes": agent.metrics_bytes, "seconds": self._seconds(), **extra}
         last = agent.progress.step >= self.total
-        self.display.checkpoint(self.directory.save(agent, extra, inside_leg=inside_leg, last=last))
-        self.last_checkpoint = agent.progress.step
+        self.display.checkpoint(self.directory.save(agent, extra, last=last))
+        self.last_checkpoint, self.saved_at = agent.progress.step, time.perf_counter()
+        self.saving_seconds = self.saved_at - begun
 
     @contextlib.contextmanager
     def _explained(self, before: int) -> Iterator[None]:
@@ -243,11 +252,14 @@ class Session:
                         write_atomically(self.directory.path / BAD_BATCH, rollout_bytes(agent))
                     told.append(f"The rollout is in {self.directory.path / BAD_BATCH}.")
                 alone = self.ranks.size == 1  # other processes cannot know of the error now
-                if isinstance(error, EnvError) and alone and agent.progress.step == before and agent.leg_actions:
+                if isinstance(error, EnvError) and alone and agent.progress.step == before > 0:
                     agent.close()  # the environments failed before anything was learnt from them
-                    self._save_inside_leg()
+                    self._save({})
             told.append(self._where())
             raise type(error)(" ".join(told)) from error
+        except BaseException:
+            agent.collector = None  # the environments are in the middle of a rollout: learning again brings them back
+            raise
 
     def _where(self) -> str:
         if self.last_checkpoint is None or self.directory is None:
@@ -300,6 +312,11 @@ class Session:
         if self.directory is not None and self.ranks.is_first:
             self.directory.write_result(result)
         return result
+
+    def _note_metrics(self) -> None:
+        """An agent that learns on after an error goes on from its own rows, not from those of its last checkpoint."""
+        if self.metrics is not None:
+            self.agent.metrics_bytes = self.metrics.bytes_written
 
     def _note_seconds(self) -> None:
         self.agent.seconds_before = self._seconds()
