@@ -30,6 +30,7 @@ TASKS: dict[str, tuple[str, str, str, list[str]]] = {
     "halfcheetah-ppo": ("ppo", "HalfCheetah-v5", "1_000_000", ["--preset", "mujoco-paper"]),
     "halfcheetah-ppg": ("ppg", "HalfCheetah-v5", "1_000_000", ["--preset", "mujoco-paper"]),
     "mountaincar-short": ("ppo", "MountainCarContinuous-v0", "40960", []),
+    "lunar-short-ppg": ("ppg", "LunarLander-v3", "102_400", []),
     "lunar-short": ("ppo", "LunarLander-v3", "102_400", []),
     "halfcheetah-short": ("ppo", "HalfCheetah-v5", "51_200", []),
     "starpilot-ppo": ("ppo", "procgen/starpilot", "1_015_808", ["--preset", "procgen-fast"]),
