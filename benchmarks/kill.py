@@ -36,7 +36,8 @@ BY_ALGORITHM = {
 }
 TOTAL = 1920
 TIMES = re.compile("sps.*|seconds|time_.*")
-INSIDE = "--checkpoint-every 192"  # steps; three iterations, shorter than a phase of PPG
+# Steps; checkpoints every three iterations, which is shorter than a phase of PPG, and environments made anew early
+INSIDE = "--checkpoint-every 192 --restart-every 64"
 SIGNALS = {"terminate": (signal.SIGTERM, 143), "interrupt": (signal.SIGINT, 130)}
 
 

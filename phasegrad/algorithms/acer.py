@@ -129,7 +129,7 @@ class ACER(Algorithm):
         return super().tensors() | {"average.policy": self.average.parameters}
 
     def carried(self) -> dict[int, dict[str, Tensor]]:
-        """The rollouts in the memory, which outlives the legs."""
+        """The rollouts in the memory."""
         return {number: self.memory.segment_tensors(number) for number in self.memory.numbers()}
 
     def carried_state(self) -> dict[str, Any]:

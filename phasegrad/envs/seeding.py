@@ -17,7 +17,7 @@ def env_seeds(seed: int, leg: int, num_envs: int, first_index: int = 0, *, purpo
     """Seeds in [0, 2**31) of the environments `first_index` to `first_index + num_envs - 1`.
 
     An environment's seed depends on its own index only, so neither the number of environments nor the way they are
-    divided among workers changes it. A resumed run counts up `leg` so that it does not replay its first episodes.
+    divided among workers changes it. `leg` counts how often it was made anew.
     """
     if purpose not in _PURPOSES:
         raise ConfigError(f"Unknown purpose {purpose!r} of environment seeds; use one of {', '.join(_PURPOSES)}.")

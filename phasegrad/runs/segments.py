@@ -1,4 +1,4 @@
-"""Data that outlives a leg (PPG's buffer inside a phase, a replay memory) on disk, in numbered pieces written once.
+"""Data that outlives an iteration (PPG's buffer inside a phase, a replay memory) on disk, in numbered pieces written once.
 
 A checkpoint lists the files it needs with their checksums and holds none of the data itself, so that a large buffer
 costs each checkpoint only what is new. Files that no checkpoint lists any more are removed.
