@@ -94,10 +94,24 @@ class Legs:
 
 def stored_dtype(space: gym.Space, dtype: torch.dtype) -> torch.dtype:
     """The smallest type that holds every action of a space whose policy acts in `dtype`."""
-    sizes = getattr(space, "nvec", getattr(space, "n", None))
+    sizes = _sizes(space)
     if dtype.is_floating_point or sizes is None or np.max(sizes) > 256:
         return dtype
     return torch.uint8
+
+
+def _sizes(space: gym.Space) -> np.ndarray | int | None:
+    """How many values each entry of a discrete action has."""
+    sizes: np.ndarray | int | None = getattr(space, "nvec", getattr(space, "n", None))
+    return sizes
+
+
+def can_be_taken(actions: Tensor, space: gym.Space) -> bool:
+    """Whether logged actions [T, N, ...] are such as a policy for this space samples."""
+    if isinstance(space, gym.spaces.Box):
+        return actions.dtype.is_floating_point and bool(torch.isfinite(actions).all())
+    sizes = torch.as_tensor(2 if isinstance(space, gym.spaces.MultiBinary) else _sizes(space))
+    return not actions.dtype.is_floating_point and bool(((actions >= 0) & (actions < sizes)).all())
 
 
 def steps_a_leg(restart_every: int, family: str, backend: str, num_envs: int, bytes_a_step: int) -> int:

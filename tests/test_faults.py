@@ -117,14 +117,14 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before(
     """Each system call of the writer fails in turn; after each, what was saved before can be read, and nothing strays."""
     agent = ppo().learn(64)
     path = tmp_path / "checkpoints" / "step-000000000064"
-    checkpoint.write_checkpoint(path, agent)
+    checkpoint.write_checkpoint(path, agent, checkpoint.saved_legs(agent))
     failed = 0
     for count in range(1, 30):
         before = {name: tensor.clone() for name, tensor in pg.load(path).tensors().items()}
         agent.flat.data += 1
         failing(place, count)
         try:
-            checkpoint.write_checkpoint(path, agent)
+            checkpoint.write_checkpoint(path, agent, checkpoint.saved_legs(agent))
         except RunError as error:
             failed += "could not be written: No space left on device; make room" in sentence(error)
             allowed = [before, agent.tensors()]  # the last calls come after the rename: then the new one stands
@@ -137,7 +137,7 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before(
         assert any(all(torch.equal(tensor, wanted[name]) for name, tensor in found.items()) for wanted in allowed)
         if len(allowed) == 1:
             break
-    checkpoint.write_checkpoint(path, agent)
+    checkpoint.write_checkpoint(path, agent, checkpoint.saved_legs(agent))
     assert [entry.name for entry in path.parent.iterdir()] == [path.name], "the next write takes strays away"
     assert failed >= 1, "the writer does not use this call: the test is void"
     assert failed < 29
@@ -319,7 +319,7 @@ def test_ppg_stopped_inside_a_phase_goes_on_with_its_buffer(
 
 
 def test_segments_are_written_once_and_removed(tmp_path: Path) -> None:
-    """With legs inside a phase, each rollout of the buffer is written in one file, which stays as it is until it goes."""
+    """With checkpoints inside a phase, each rollout of the buffer is written in one file, which stays as it is until it goes."""
     run = tmp_path / "run"
     seen: dict[str, tuple[int, int]] = {}
     most = [0]
@@ -335,7 +335,6 @@ def test_segments_are_written_once_and_removed(tmp_path: Path) -> None:
     assert len(seen) >= 6
     assert most[0] <= 6, "those of an earlier phase go"
     assert not (run / "segments").exists()
-    assert agent.progress.leg == 12
     without = pg.PPG("CartPole-v1", **PHASES | {"n_pi": 8, "keep_checkpoints": 2}).learn(1536)
     same(agent, without)
 

@@ -253,6 +253,12 @@ def test_a_leg_that_does_not_fit(run: Path) -> None:
         {"actions": torch.zeros(0)},
         {"other": torch.zeros(1)},
         {"actions": torch.zeros(24, 2, dtype=torch.uint8), "running_return": torch.zeros(5)},
+        {"actions": torch.full((24, 2), 2, dtype=torch.uint8)},
+        {"actions": torch.full((24, 2), -1)},
+        {"actions": torch.zeros(24, 2)},
+        {"actions": torch.zeros(24, 2, dtype=torch.uint8), "starts": torch.tensor([0, 1 << 50])},
+        {"actions": torch.zeros(24, 2, dtype=torch.uint8), "numbers": torch.tensor([3, 3])},
+        {"actions": torch.zeros(24, 2, dtype=torch.uint8), "targets": torch.tensor([-1, 0])},
     ):
         payload = safetensors.torch.save(tensors)
         (folder / "leg.safetensors").write_bytes(payload)

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from phasegrad.errors import DamagedError, RunError
-from phasegrad.legs import stored_dtype
+from phasegrad.legs import can_be_taken, stored_dtype
 from phasegrad.runs.files import checked_header, read_json, read_limited, sync_folder, write_synced, writing
 from phasegrad.runs.segments import Pieces, SegmentStore
 from phasegrad.runs.spaces import space_from_json, space_to_json
@@ -221,6 +221,8 @@ def _restore_legs(agent: Algorithm, path: Path, leg: Mapping[str, Any] | None, n
     actions, running = tensors.get("actions"), tensors.get("running_return")
     if actions is None or tuple(actions.shape[1:]) != (config.num_envs, *family.action_shape) or len(actions) > now:
         raise damaged
+    if not can_be_taken(actions, agent.action_space):  # environments in C++ trust what they are given
+        raise DamagedError(f"{path / LEG} is damaged: it holds actions that {agent.action_space} does not have.")
     if running is not None and (running.shape != (config.num_envs,) or running.dtype != torch.float64):
         raise damaged
     first = now - len(actions)
