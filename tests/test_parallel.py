@@ -23,6 +23,7 @@ import numpy as np
 import pytest
 import rank_work as work
 import torch
+from machine import needs_compiler
 
 import phasegrad as pg
 from phasegrad.losses import OBJECTIVES
@@ -36,9 +37,21 @@ SMALL: dict[str, Any] = {"num_envs": 4, "num_steps": 32, "seed": 3}
 
 @pytest.fixture(scope="module")
 def team(tmp_path_factory: pytest.TempPathFactory) -> Iterator[work.Team]:
-    team = work.Team(2, tmp_path_factory.mktemp("ranks") / "meeting")
+    team = work.Team(2, tmp_path_factory.mktemp("ranks"))
     yield team
     team.close()
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_task_that_fails_on_one_process_leaves_the_next_task_alone(team: work.Team, rank: int) -> None:
+    """The tests' own helper: an error is told at once, and later answers are those to later questions."""
+    before = team.run(work.process_number)
+    with pytest.raises(AssertionError, match=f"process {rank}: (?s:.*)ValueError: rank {rank} fails"):
+        team.run(work.fail_on, rank)
+    after = team.run(work.process_number)
+    assert not set(before) & set(after)
+    results = team.run(work.reduced, 5)
+    assert len({reduced for reduced, _ in results}) == 1
 
 
 # The arithmetic
@@ -67,6 +80,7 @@ def test_replayed_gradients_are_averaged_too(team: work.Team) -> None:
     compare_gradients(team, "ppg", {"arch": "dual"}, replay=True, native=False, tolerance=1e-10)
 
 
+@needs_compiler
 def test_compiled_gradients_are_averaged_too(team: work.Team) -> None:
     compare_gradients(team, "ppo", {"arch": "dual"}, replay=True, native=True, tolerance=2e-6)
     compare_gradients(team, "ppg", {"arch": "shared"}, replay=True, native=True, tolerance=2e-6)
@@ -149,7 +163,7 @@ def test_an_all_reduce_has_the_same_bits_everywhere(team: work.Team, size: int) 
 
 def test_three_processes_by_memory_and_by_gloo(tmp_path: Path) -> None:
     """The same bits on each, and no waiting for one that has ended."""
-    three = work.Team(3, tmp_path / "meeting")
+    three = work.Team(3, tmp_path)
     try:
         for size in (1, 70_007):
             for share in (True, False):
