@@ -111,6 +111,40 @@ def fail_on(rank: int) -> Tensor:
     return ranks.mean_(torch.zeros(3))
 
 
+def learn_and_fail(failing: list[int], share: bool, meeting: str) -> dict[str, Any]:
+    """A callback that raises on some processes, what each is told then and by its next exchange, and a fresh start."""
+    ranks = parallel.current()
+    ranks.may_share = ranks.may_share and share
+    agent = pg.PPO("CartPole-v1", num_envs=4, num_steps=8, num_minibatches=2, epochs=1, seed=1)
+
+    def callback(row: dict[str, Any]) -> None:
+        if row["iteration"] == 3 and ranks.rank in failing:
+            raise ValueError("a bug of the user's")
+
+    begun = time.monotonic()
+    found: dict[str, Any] = {"learn": error_of(lambda: agent.learn(4096, callback=callback))}
+    found["seconds"] = time.monotonic() - begun
+    agent.close()
+    found["next"] = error_of(lambda: ranks.mean_(torch.full((3,), float(ranks.rank))))
+    parallel.leave()
+    fresh = parallel.join(rank=ranks.rank, size=ranks.size, init_method=f"file://{meeting}")
+    found["mean"] = fresh.mean(float(ranks.rank))
+    return found
+
+
+def told_by_first() -> dict[str, Any]:
+    """What each process learns of an error in what the first does for all, and whether they go on in step."""
+    ranks = parallel.current()
+
+    def broken() -> Any:
+        raise ZeroDivisionError("by zero")
+
+    found: dict[str, Any] = {"broken": error_of(lambda: ranks.from_first(broken))}
+    found["no json"] = error_of(lambda: ranks.from_first(lambda: {1, 2}))
+    found["mean"] = ranks.mean(float(ranks.rank))
+    return found
+
+
 def process_number() -> int:
     return os.getpid()
 

@@ -26,6 +26,7 @@ import torch
 from machine import needs_compiler
 
 import phasegrad as pg
+from phasegrad import shared_memory
 from phasegrad.losses import OBJECTIVES
 from phasegrad.rollout import gather
 from phasegrad.runs.directory import RunDirectory
@@ -185,6 +186,50 @@ def test_three_processes_by_memory_and_by_gloo(tmp_path: Path) -> None:
             assert all("has ended" in sentence for _, sentence in told)
     finally:
         three.close()
+
+
+# Errors
+
+
+@pytest.mark.parametrize("share", [True, False], ids=["memory", "gloo"])
+@pytest.mark.parametrize("failing", [0, 1])
+def test_an_error_on_one_process_is_told_to_the_others_and_nothing_gets_out_of_step(
+    team: work.Team, tmp_path: Path, failing: int, share: bool
+) -> None:
+    """The one that waits must not take the answer to the next question for the answer to its own."""
+    found = team.run(work.learn_and_fail, [failing], share, str(tmp_path / "meeting"))
+    assert found[failing]["learn"] == ("ValueError", "a bug of the user's")
+    kind, sentence = found[1 - failing]["learn"]
+    assert kind == "RanksError"
+    assert "has failed" in sentence
+    assert found[1 - failing]["seconds"] < 30  # it did not wait out its patience
+    for rank in range(2):
+        kind, sentence = found[rank]["next"]
+        assert (kind, "no longer in step" in sentence) == ("RanksError", True)
+        assert found[rank]["mean"] == [0.5]  # joined anew
+
+
+def test_an_error_that_all_processes_meet_leaves_them_in_step(team: work.Team, tmp_path: Path) -> None:
+    for found in team.run(work.learn_and_fail, [0, 1], True, str(tmp_path / "meeting")):
+        assert found["learn"] == ("ValueError", "a bug of the user's")
+        assert found["next"] == ("", "")
+        assert found["mean"] == [0.5]
+
+
+def test_any_error_of_the_first_process_reaches_those_that_wait_for_its_result(team: work.Team) -> None:
+    first, second = team.run(work.told_by_first)
+    assert first["broken"] == ("ZeroDivisionError", "by zero")
+    assert second["broken"] == ("RanksError", "The first process of this run has failed (ZeroDivisionError: by zero).")
+    assert first["no json"][0] == "TypeError"
+    assert second["no json"][0] == "RanksError"
+    assert first["mean"] == second["mean"] == [0.5]
+
+
+def test_without_room_for_shared_memory_there_is_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Not an error on the first process alone, as a folder that it may not write to was."""
+    monkeypatch.setattr(shared_memory, "is_possible", lambda: True)
+    monkeypatch.setattr(shared_memory, "FOLDER", tmp_path / "nowhere")
+    assert shared_memory.create(2, 64) is None
 
 
 # Runs

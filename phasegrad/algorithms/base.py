@@ -208,7 +208,8 @@ class Algorithm(ABC):
         """
         from phasegrad.runs.session import train
 
-        train(self, total_steps, callback=callback, progress=progress)
+        with self.ranks.in_step():
+            train(self, total_steps, callback=callback, progress=progress)
         return self
 
     def start_leg(self) -> None:
@@ -456,9 +457,10 @@ class Algorithm(ABC):
         from phasegrad.runs.checkpoint import unfinished_leg, whole_pieces, write_checkpoint
         from phasegrad.runs.directory import restore_carried
 
-        restore_carried(self, None)  # a loaded agent reads what it carries only when it is needed
-        leg, pieces = unfinished_leg(self), whole_pieces(self, self.carried())
-        self.ranks.from_first(lambda: write_checkpoint(Path(path), self, leg=leg, pieces=pieces))
+        with self.ranks.in_step():
+            restore_carried(self, None)  # a loaded agent reads what it carries only when it is needed
+            leg, pieces = unfinished_leg(self), whole_pieces(self, self.carried())
+            self.ranks.from_first(lambda: write_checkpoint(Path(path), self, leg=leg, pieces=pieces))
 
     def close(self) -> None:
         """Free the environments; learning again makes new ones."""
