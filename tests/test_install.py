@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import re
 import subprocess
 import sys
@@ -118,7 +119,9 @@ def plan(target: str, folder: Path, *stamps: str) -> str:
     (folder / ".venv").mkdir(exist_ok=True)
     for stamp in stamps:
         (folder / ".venv" / stamp).touch()
-    return subprocess.run(["make", "-n", target], cwd=folder, capture_output=True, text=True, check=True).stdout
+    own = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}  # of make test
+    found = subprocess.run(["make", "-n", target], cwd=folder, env=own, capture_output=True, text=True, check=True)
+    return found.stdout
 
 
 def test_the_demo_installs_the_package_alone_and_neither_command_installs_anything_twice(tmp_path: Path) -> None:
