@@ -68,7 +68,11 @@ def test_what_procgen_lacks_is_said_by_train_and_doctor_in_the_same_words(state:
 def test_tests_skip_with_the_sentence_where_procgen_lacks_something(tmp_path: Path) -> None:
     environment = without(tmp_path, hide=("PyQt5", *LIBRARIES))
     report = run_tests(
-        environment, tmp_path, *files_with("needs_procgen", "environments("), "-k", "procgen or impala_step"
+        environment,
+        tmp_path,
+        *files_with("needs_procgen", "environments("),
+        "-k",
+        "procgen or impala_step or scaling.md",
     )
     assert "SKIPPED" in report
     assert f"Procgen draws with Qt 5, {STATES['neither'][1]}" in report
