@@ -331,7 +331,7 @@ def run_doctor(options: argparse.Namespace) -> int:
         for check in checks:
             print(
                 f"{'ok  ' if check.ok else 'MISS' if check.optional else 'FAIL'}  {check.name}: {check.found}"
-                + ("" if check.ok else f" -> {check.fix}")
+                + ("" if check.ok or not check.fix else f" -> {check.fix}")
             )
     return 0 if all(check.ok or check.optional for check in checks) else 1
 

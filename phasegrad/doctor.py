@@ -27,12 +27,7 @@ def examine() -> list[Check]:
         _package("torch", "pip install torch", False),
         _package("gymnasium", "pip install gymnasium", False),
         _package("envpool", "pip install envpool (without it gymnasium serves what it can)", True),
-        _try(
-            "procgen",
-            _procgen,
-            'pip install "phasegrad[procgen]"; on Linux the system needs libGL.so.1 and libglib-2.0.so.0',
-            True,
-        ),
+        _try("procgen", _procgen, "", True),  # its errors say what to install
         _try("box2d", lambda: _make("LunarLander-v3"), 'pip install "phasegrad[box2d]"', True),
         _try("mujoco", lambda: _make("HalfCheetah-v5"), 'pip install "phasegrad[mujoco]"', True),
         _package("minigrid", 'pip install "phasegrad[minigrid]"', True),
@@ -55,9 +50,7 @@ def _try(name: str, probe: Callable[[], str], fix: str, optional: bool) -> Check
     try:
         return Check(name, True, probe(), fix, optional)
     except Exception as error:  # whatever is wrong with a part, the others are still examined
-        return Check(
-            name, False, str(error).splitlines()[0][:120] if str(error) else type(error).__name__, fix, optional
-        )
+        return Check(name, False, (str(error).splitlines() or [type(error).__name__])[0], fix, optional)
 
 
 def _make(env_id: str) -> str:

@@ -22,7 +22,7 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from phasegrad.errors import RanksError
-from phasegrad.ranks import ALONE, Ranks, together
+from phasegrad.ranks import ALONE, Ranks
 
 __all__ = ["ALONE", "Ranks", "current", "join", "joined", "launched", "leave"]
 
@@ -77,7 +77,7 @@ def join(
             "address and port, and GLOO_SOCKET_IFNAME where a machine has several networks."
         ) from error
     _store = dist.distributed_c10d._get_default_store()
-    _current = Ranks(rank, size, local_rank, local_size, shared_memory)
+    _current = Ranks(rank, size, local_rank, local_size, shared_memory, _store)
     return _current
 
 
@@ -110,8 +110,8 @@ def fresh_corner(store: Store, rank: int, size: int) -> Store:
 def leave() -> None:
     """Be alone again; every process must."""
     global _current, _store, _launch_store
-    if _current is not ALONE:
-        together(dist.barrier)  # nobody hangs up while another still speaks
+    if _current is not ALONE and not _current.out_of_step:
+        _current.wait_for_all()  # nobody hangs up while another still speaks
         dist.destroy_process_group()
     _current, _store, _launch_store = ALONE, None, None
 

@@ -10,7 +10,8 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NoReturn, TypeVar
 
 import torch
@@ -22,9 +23,14 @@ from phasegrad.errors import PhasegradError, RanksError
 from phasegrad.shared_memory import SharedMemory
 
 LOST = (
-    "Another process of this run has ended or does not answer, so this one ends too; torchrun's --max-restarts or "
-    "`phasegrad resume` continues from the last checkpoint."
+    "Another process of this run has ended, has failed or does not answer, so this one ends too; torchrun's "
+    "--max-restarts or `phasegrad resume` continues from the last checkpoint."
 )
+OUT_OF_STEP = (
+    "The processes of this run are no longer in step since one of them failed: start them again, or have each of them "
+    "leave and join anew."
+)
+SECONDS_TO_FAIL_ALIKE = 3.0  # for the others to meet the error that this process has met
 Result = TypeVar("Result")
 
 
@@ -35,11 +41,19 @@ class Ranks:
     """
 
     def __init__(
-        self, rank: int = 0, size: int = 1, local_rank: int = 0, local_size: int = 1, shared_memory: bool = False
+        self,
+        rank: int = 0,
+        size: int = 1,
+        local_rank: int = 0,
+        local_size: int = 1,
+        shared_memory: bool = False,
+        store: Any = None,
     ) -> None:
         self.rank, self.size, self.local_rank, self.local_size = rank, size, local_rank, local_size
         self.may_share = shared_memory and local_size == size  # memory, where all are on one machine
+        self.out_of_step = False  # since an error that not all of them met: nothing is exchanged any more
         self._memory: SharedMemory | None = None
+        self._store, self._exchanges, self._lost = store, 0, False
 
     @property
     def is_first(self) -> bool:
@@ -65,7 +79,7 @@ class Ranks:
             return tensor
         sent = _bytes(tensor)
         parts = [torch.empty_like(sent) for _ in range(self.size)] if self.is_first else None
-        together(dist.gather, sent, parts)
+        self._together(dist.gather, sent, parts)
         if parts is None:
             return tensor
         return torch.cat([part.view(tensor.dtype).view(tensor.shape) for part in parts], dim)
@@ -76,6 +90,7 @@ class Ranks:
         """Every process's tensor through memory they share, readable until the next call; None where there is none."""
         if not self.may_share or tensor.device.type != "cpu":
             return None
+        self._begin()
         length = tensor.numel() * tensor.element_size()
         if self._memory is None or self._memory.capacity < length:
             self._memory = self._shared_memory(1 << max(16, (length - 1).bit_length()))
@@ -84,8 +99,65 @@ class Ranks:
                 return None
         parts = self._memory.exchange(tensor)
         if parts is None:
+            self._lost = True
             raise RanksError(LOST)
         return parts
+
+    def _together(self, collective: Callable[..., Any], *arguments: Any) -> None:
+        """An operation of all processes; that one of them has ended becomes a sentence."""
+        self._begin()
+        try:
+            collective(*arguments)
+        except RuntimeError as error:
+            self._lost = True
+            raise RanksError(LOST) from error
+
+    def _begin(self) -> None:
+        if self.out_of_step:
+            raise RanksError(OUT_OF_STEP)
+        self._exchanges += 1
+
+    def wait_for_all(self) -> None:
+        """Until every process is here."""
+        if self.size > 1:
+            self._together(dist.barrier)
+
+    # When one of them fails
+
+    @contextlib.contextmanager
+    def in_step(self) -> Iterator[None]:
+        """A call that every process makes.
+
+        Where it fails on all of them at the same place, as most errors do, they go on together. Where it fails here
+        alone, the others wait for an answer, and would take that to the next question for it: so they are told, and no
+        process exchanges anything any more until it has left and joined anew.
+        """
+        try:
+            yield
+        except BaseException:
+            if self.size > 1 and not self.out_of_step and (self._lost or not self._all_fail_here()):
+                self._give_up()
+            raise
+
+    def _all_fail_here(self) -> bool:
+        """Whether the call fails soon on every process, after as many exchanges as on this one."""
+        key, deadline = f"phasegrad-failed-{self._exchanges}", time.monotonic() + SECONDS_TO_FAIL_ALIKE
+        self._exchanges += 1  # so that another error without an exchange between has its own key
+        try:
+            count = self._store.add(key, 1)
+            while count < self.size and time.monotonic() < deadline:
+                time.sleep(0.01)
+                count = self._store.add(key, 0)
+        except RuntimeError:  # whoever kept count is gone
+            return False
+        return bool(count >= self.size)
+
+    def _give_up(self) -> None:
+        self.out_of_step = True
+        if self._memory is not None:
+            self._memory.give_up()
+        with contextlib.suppress(RuntimeError, ValueError, AssertionError):
+            dist.destroy_process_group()  # which hangs up on those that wait
 
     def _shared_memory(self, capacity: int) -> SharedMemory | None:
         """Memory that every process sees; None, for all of them, where one does not."""
@@ -109,7 +181,7 @@ class Ranks:
         if self.size > 1:
             parts = self._exchanged(tensor)
             if parts is None:
-                together(dist.all_reduce, tensor)
+                self._together(dist.all_reduce, tensor)
             else:
                 torch.add(parts[0], parts[1], out=tensor)
                 for part in parts[2:]:
@@ -141,7 +213,7 @@ class Ranks:
         parts = self._exchanged(tensor)
         if parts is None:
             parts = [torch.empty_like(tensor) for _ in range(self.size)]
-            together(dist.all_gather, parts, tensor)
+            self._together(dist.all_gather, parts, tensor)
         return torch.stack(parts)
 
     def rows(self, own: Tensor) -> Tensor:
@@ -162,7 +234,7 @@ class Ranks:
         if self.size > 1:
             for tensor in tensors.values():
                 sent = tensor.detach().clone(memory_format=torch.contiguous_format)
-                together(dist.broadcast, sent, 0)
+                self._together(dist.broadcast, sent, 0)
                 if not self.is_first:
                     tensor.detach().copy_(sent)
 
@@ -170,20 +242,26 @@ class Ranks:
         """What the first process's call of `function` gives, as far as JSON carries it; its error is everybody's."""
         if self.size == 1:
             return function()
-        told: dict[str, Any] = {}
+        told, own_error = b"", None
         if self.is_first:
             try:
-                told = {"result": function()}
+                told = json.dumps({"result": function()}).encode()
             except PhasegradError as error:
-                told = {"error": type(error).__name__, "sentence": str(error)}
-        message = torch.frombuffer(bytearray(json.dumps(told).encode()), dtype=torch.uint8)
+                told = json.dumps({"error": type(error).__name__, "sentence": str(error)}).encode()
+            except BaseException as error:  # the others wait for a word, whatever happened here
+                own_error = error
+                sentence = f"The first process of this run has failed ({type(error).__name__}: {error})."
+                told = json.dumps({"error": "RanksError", "sentence": sentence}).encode()
+        message = torch.frombuffer(bytearray(told or b" "), dtype=torch.uint8)
         length = self.most(len(message) if self.is_first else 0)[0]
         message = message if self.is_first else torch.empty(length, dtype=torch.uint8)
-        together(dist.broadcast, message, 0)
-        told = json.loads(bytes(message.tolist()))
-        if "error" in told:
-            raise getattr(errors, told["error"], PhasegradError)(told["sentence"])
-        result: Result = told["result"]
+        self._together(dist.broadcast, message, 0)
+        if own_error is not None:
+            raise own_error
+        answer = json.loads(bytes(message.tolist()))
+        if "error" in answer:
+            raise getattr(errors, answer["error"], PhasegradError)(answer["sentence"])
+        result: Result = answer["result"]
         return result
 
     def require_alike(self, tensors: Mapping[str, Tensor], when: str) -> None:
@@ -207,14 +285,6 @@ class Ranks:
 
 
 ALONE = Ranks()
-
-
-def together(collective: Callable[..., Any], *arguments: Any, **options: Any) -> None:
-    """An operation of all processes; that one of them has ended becomes a sentence."""
-    try:
-        collective(*arguments, **options)
-    except RuntimeError as error:
-        raise RanksError(LOST) from error
 
 
 def _bytes(tensor: Tensor) -> Tensor:

@@ -34,7 +34,10 @@ def create(size: int, capacity: int) -> str | None:
     """A new file in memory for `size` processes and tensors of up to `capacity` bytes; None where there is no room."""
     if not is_possible():
         return None
-    handle, path = tempfile.mkstemp(prefix="phasegrad-", dir=FOLDER)
+    try:
+        handle, path = tempfile.mkstemp(prefix="phasegrad-", dir=FOLDER)
+    except OSError:
+        return None
     try:
         os.posix_fallocate(handle, 0, _bytes(size, capacity))
     except OSError:
@@ -66,7 +69,7 @@ class SharedMemory:
         self._views: dict[tuple[torch.Size, torch.dtype], list[list[Tensor]]] = {}
 
     def exchange(self, tensor: Tensor) -> list[Tensor] | None:
-        """Every process's tensor, readable until the next round; None where a process has ended."""
+        """Every process's tensor, readable until the next round; None where a process has ended or given up."""
         kind = tensor.shape, tensor.dtype
         places = (self._views.get(kind) or self._view(*kind))[self.round % 2]
         places[self.rank].copy_(tensor.detach())
@@ -76,6 +79,10 @@ class SharedMemory:
             if not self._wait(counter, process):
                 return None
         return places
+
+    def give_up(self) -> None:
+        """Let the others know that this process enters no further round, though it lives."""
+        self.counters[self.rank * LINE // 8 + 1] = 1
 
     def _view(self, shape: torch.Size, dtype: torch.dtype) -> list[list[Tensor]]:
         """The places as tensors of a kind, made once for each."""
@@ -102,7 +109,7 @@ class SharedMemory:
                 time.sleep(1e-4)
             if now - checked > SECONDS_BETWEEN_CHECKS:
                 checked = now
-                over = has_ended(process) or now - begun > SECONDS_OF_PATIENCE
+                over = counters[counter + 1] or has_ended(process) or now - begun > SECONDS_OF_PATIENCE
                 if over and counters[counter] < round_:
                     return False
         return True

@@ -8,8 +8,10 @@ import hashlib
 import multiprocessing
 import os
 import signal
+import time
 import traceback
 from collections.abc import Callable, Iterator
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
@@ -30,14 +32,24 @@ TIMES = ("sps", "seconds", "time_")
 
 
 class Team:
-    """`size` processes that run the functions they are sent, each with the others as its ranks."""
+    """`size` processes that run the functions they are sent, each with the others as its ranks.
 
-    def __init__(self, size: int, meeting: Path) -> None:
+    Of a task that failed on one of them others may still wait for its messages, so all of them are replaced before the
+    next: what a test finds does not depend on the tests before it.
+    """
+
+    def __init__(self, size: int, folder: Path) -> None:
+        self.size, self.folder, self.started = size, folder, 0
+        self._start()
+
+    def _start(self) -> None:
         context = multiprocessing.get_context("spawn")
         self.pipes, self.processes = [], []
-        for rank in range(size):
+        self.started += 1
+        meeting = self.folder / f"meeting-{self.started}"
+        for rank in range(self.size):
             mine, theirs = context.Pipe()
-            process = context.Process(target=_work, args=(rank, size, str(meeting), theirs), daemon=True)
+            process = context.Process(target=_work, args=(rank, self.size, str(meeting), theirs), daemon=True)
             process.start()
             theirs.close()
             self.pipes.append(mine)
@@ -45,20 +57,39 @@ class Team:
 
     def run(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:
         """What each process's call gives, in their order."""
-        for pipe in self.pipes:
-            pipe.send((function, arguments))
-        results = []
-        for rank, pipe in enumerate(self.pipes):
-            assert pipe.poll(SECONDS), f"process {rank} does not answer"
-            error, result = pipe.recv()
-            assert error is None, f"process {rank}: {error}"
-            results.append(result)
+        if not self.processes:
+            self._start()
+        try:
+            for pipe in self.pipes:
+                pipe.send((function, arguments))
+            return self._replies()
+        except BaseException:
+            self.close()
+            raise
+
+    def _replies(self) -> list[Any]:
+        results: list[Any] = [None] * self.size
+        waiting = {pipe: rank for rank, pipe in enumerate(self.pipes)}
+        deadline = time.monotonic() + SECONDS
+        while waiting:
+            ready: Any = wait(list(waiting), max(0.0, deadline - time.monotonic()))
+            assert ready, f"processes {sorted(waiting.values())} do not answer"
+            for pipe in ready:
+                rank = waiting.pop(pipe)
+                try:
+                    error, results[rank] = pipe.recv()
+                except EOFError:
+                    error = "it has ended"
+                assert error is None, f"process {rank}: {error}"  # at once: the others may never answer
         return results
 
     def close(self) -> None:
         for process in self.processes:
             process.kill()
             process.join(10)
+        for pipe in self.pipes:
+            pipe.close()
+        self.pipes, self.processes = [], []
 
 
 def _work(rank: int, size: int, meeting: str, pipe: Any) -> None:
@@ -70,6 +101,52 @@ def _work(rank: int, size: int, meeting: str, pipe: Any) -> None:
             pipe.send((None, function(*arguments)))
         except BaseException:
             pipe.send((traceback.format_exc(), None))
+
+
+def fail_on(rank: int) -> Tensor:
+    """An error on one process while the others wait for its number."""
+    ranks = parallel.current()
+    if ranks.rank == rank:
+        raise ValueError(f"rank {rank} fails")
+    return ranks.mean_(torch.zeros(3))
+
+
+def learn_and_fail(failing: list[int], share: bool, meeting: str) -> dict[str, Any]:
+    """A callback that raises on some processes, what each is told then and by its next exchange, and a fresh start."""
+    ranks = parallel.current()
+    ranks.may_share = ranks.may_share and share
+    agent = pg.PPO("CartPole-v1", num_envs=4, num_steps=8, num_minibatches=2, epochs=1, seed=1)
+
+    def callback(row: dict[str, Any]) -> None:
+        if row["iteration"] == 3 and ranks.rank in failing:
+            raise ValueError("a bug of the user's")
+
+    begun = time.monotonic()
+    found: dict[str, Any] = {"learn": error_of(lambda: agent.learn(4096, callback=callback))}
+    found["seconds"] = time.monotonic() - begun
+    agent.close()
+    found["next"] = error_of(lambda: ranks.mean_(torch.full((3,), float(ranks.rank))))
+    parallel.leave()
+    fresh = parallel.join(rank=ranks.rank, size=ranks.size, init_method=f"file://{meeting}")
+    found["mean"] = fresh.mean(float(ranks.rank))
+    return found
+
+
+def told_by_first() -> dict[str, Any]:
+    """What each process learns of an error in what the first does for all, and whether they go on in step."""
+    ranks = parallel.current()
+
+    def broken() -> Any:
+        raise ZeroDivisionError("by zero")
+
+    found: dict[str, Any] = {"broken": error_of(lambda: ranks.from_first(broken))}
+    found["no json"] = error_of(lambda: ranks.from_first(lambda: {1, 2}))
+    found["mean"] = ranks.mean(float(ranks.rank))
+    return found
+
+
+def process_number() -> int:
+    return os.getpid()
 
 
 def error_of(function: Callable[[], Any]) -> tuple[str, str]:

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from machine import needs_procgen
 
 import phasegrad as pg
 from phasegrad.bench import TASKS, bench, fallen_behind, flops_a_step, measure
@@ -44,6 +45,7 @@ def test_what_is_compiled_for_the_second_iteration_does_not_count(monkeypatch: p
     assert row["sps"] == 16 * 4 / 2.0
 
 
+@needs_procgen
 def test_the_work_of_an_impala_step_is_what_its_layers_need() -> None:
     """Multiply-adds of each convolution and dense layer by hand, against torch's counter."""
     agent = pg.PPO("procgen/starpilot", **{**TASKS["starpilot-ppo"].fields, "num_envs": 8, "num_steps": 8})

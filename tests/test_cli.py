@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import phasegrad as pg
 from phasegrad.cli import main
 
 SMALL = ["--num-envs", "2", "--num-steps", "16", "--num-minibatches", "2", "--epochs", "2"]
@@ -136,6 +137,21 @@ def test_plain_display_has_no_control_characters(tmp_path: Path, capsys: pytest.
     assert "1,000 / 1,000 steps" in printed
     assert "stored rollouts" in printed
     assert "\x1b" not in printed
+
+
+def test_a_run_says_where_it_is_also_by_default(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    arguments = ["train", "ppo", "--env", "CartPole-v1", "--total-steps", "128", *SMALL]
+    assert main(arguments) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[1] == "run directory runs/CartPole-v1-ppo-s1"
+    assert printed[-1].endswith("; the run is in runs/CartPole-v1-ppo-s1")
+    assert (tmp_path / "runs" / "CartPole-v1-ppo-s1" / "result.json").exists()
+    pg.PPO("CartPole-v1", num_envs=2, num_steps=16, num_minibatches=2).learn(64, progress=True)
+    assert "directory" not in (said := capsys.readouterr().out)
+    assert "the run is in" not in said
 
 
 def test_listings(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,8 +7,10 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from machine import needs_procgen
 
 from phasegrad.cli import main
 
@@ -30,10 +32,16 @@ def shortened(text: str) -> str:
     return re.sub(r"(episodes[= ])20", r"\g<1>2", text)
 
 
-def test_every_command_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def makes_procgen(text: str) -> bool:
+    return "procgen/" in text
+
+
+@pytest.mark.parametrize("procgen", [False, pytest.param(True, marks=needs_procgen)], ids=["others", "procgen"])
+def test_every_command_of_the_readme_runs(procgen: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     commands = [line for block in blocks("bash") for line in block.splitlines() if line.startswith("phasegrad ")]
-    assert len(commands) >= 8
+    commands = [command for command in commands if makes_procgen(command) == procgen]
+    assert len(commands) >= (1 if procgen else 8)
     for command in commands:
         arguments = shlex.split(shortened(command))[1:]
         assert main([*arguments, "--quiet"] if arguments[0] in ("train", "resume") else arguments) == 0, command
@@ -47,7 +55,16 @@ def test_every_snippet_of_the_readme_runs(index: int, tmp_path: Path, monkeypatc
     exec(compile(shortened(snippets[index]), f"README snippet {index}", "exec"), {"__name__": "readme"})
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES[1:] if blocks("python", page)], ids=lambda path: path.name)
+def pages_with_snippets() -> list[Any]:
+    found = {page: "".join(blocks("python", page)) for page in PAGES[1:]}
+    return [
+        pytest.param(page, marks=needs_procgen if makes_procgen(text) else (), id=page.name)
+        for page, text in found.items()
+        if text
+    ]
+
+
+@pytest.mark.parametrize("page", pages_with_snippets())
 def test_the_snippets_of_a_page_run_one_after_another(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.envs.classic_control import CartPoleEnv
+from machine import environments, needs_procgen
 
+from phasegrad.doctor import examine
 from phasegrad.envs import VectorEnv, check, env_seeds, make, qt
 from phasegrad.errors import EnvError
 
@@ -105,8 +109,8 @@ def test_neighbouring_seeds_share_no_environment() -> None:
 @pytest.mark.parametrize(
     ("env_id", "options", "shape"),
     [
-        ("procgen/coinrun", {"num_levels": 3, "start_level": 2}, (64, 64, 3)),
-        ("procgen/Bigfish", {"distribution": "hard"}, (64, 64, 3)),
+        pytest.param("procgen/coinrun", {"num_levels": 3, "start_level": 2}, (64, 64, 3), marks=needs_procgen),
+        pytest.param("procgen/Bigfish", {"distribution": "hard"}, (64, 64, 3), marks=needs_procgen),
         ("Breakout-v5", {}, (4, 84, 84)),
         ("HalfCheetah-v4", {}, (17,)),
         ("HalfCheetah-v5", {}, (17,)),
@@ -207,6 +211,7 @@ def test_atari_evaluation_plays_whole_games() -> None:
     assert 1 <= len(ends) <= 6
 
 
+@needs_procgen
 def test_procgen_levels_are_those_asked_for() -> None:
     def first_frames(**options: int) -> set[bytes]:
         env = _make("procgen/coinrun", 16, options=options)
@@ -217,7 +222,7 @@ def test_procgen_levels_are_those_asked_for() -> None:
     assert not first_frames(num_levels=1, start_level=0) & first_frames(num_levels=1, start_level=1)
 
 
-@pytest.mark.parametrize("env_id", ["CartPole-v1", "Breakout-v5", "procgen/coinrun"])
+@pytest.mark.parametrize("env_id", environments(["CartPole-v1", "Breakout-v5", "procgen/coinrun"]))
 def test_render_gives_a_frame_for_each_environment(env_id: str) -> None:
     env = _make(env_id, 2, render=True)
     env.reset()
@@ -237,11 +242,49 @@ def test_step_before_reset_is_refused() -> None:
         _make("CartPole-v1").step(np.zeros(4, int))
 
 
-def test_missing_qt_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(*_: object, **__: object) -> None:
-        raise OSError("libGL.so.1: cannot open shared object file")
+LIBRARIES = {"libGL.so.1", "libglib-2.0.so.0"}
+NO_WHEEL = 'Procgen draws with Qt 5, which is not installed: `pip install "phasegrad[procgen]"`'
 
-    monkeypatch.setattr(qt.ctypes, "CDLL", missing)
+
+@pytest.mark.parametrize(
+    ("wheel", "absent", "sentence"),
+    [
+        (
+            True,
+            LIBRARIES,
+            "Procgen draws with Qt 5, which is installed but needs libGL.so.1 and libglib-2.0.so.0: "
+            "`apt install libgl1 libglib2.0-0`.",
+        ),
+        (
+            True,
+            {"libGL.so.1"},
+            "Procgen draws with Qt 5, which is installed but needs libGL.so.1: `apt install libgl1`.",
+        ),
+        (False, set(), NO_WHEEL + "."),
+        (False, LIBRARIES, NO_WHEEL + " and `apt install libgl1 libglib2.0-0`."),
+        (
+            True,
+            {"libz.so.1"},
+            "Procgen draws with Qt 5, which is installed but cannot be loaded (libz.so.1: cannot open shared object "
+            "file; libQt5Core.so.5: cannot open shared object file).",
+        ),
+    ],
+)
+def test_what_procgen_lacks_is_named_in_one_sentence(
+    wheel: bool, absent: set[str], sentence: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The extra where the wheel is missing, the system's packages where those are: never what is there already."""
+
+    def load(name: str, *_: object, **__: object) -> None:
+        lacks = name if "Qt5" in name and "/" not in name else next(iter(absent), "") if "Qt5" in name else name
+        if lacks in absent or "Qt5" in lacks:
+            raise OSError(f"{lacks}: cannot open shared object file")
+
+    monkeypatch.setattr(qt.ctypes, "CDLL", load)
+    monkeypatch.setattr(qt, "_wheel_folder", lambda: tmp_path if wheel else None)
     monkeypatch.setattr(qt.sys, "platform", "linux")
-    with pytest.raises(EnvError, match=r'Procgen needs Qt 5.*libGL.so.1.*pip install "phasegrad\[procgen\]".*libgl1'):
+    with pytest.raises(EnvError) as raised:
         _make("procgen/coinrun")
+    assert str(raised.value) == sentence
+    (found,) = [check for check in examine() if check.name == "procgen"]
+    assert (found.found, found.fix) == (sentence, "")  # as `phasegrad doctor` prints it

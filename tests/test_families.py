@@ -7,6 +7,7 @@ from typing import Any
 import gymnasium as gym
 import pytest
 import torch
+from machine import environments, needs_procgen
 
 import phasegrad as pg
 
@@ -27,7 +28,7 @@ def gymnasium_only() -> gym.Env:
     return gym.make("Taxi-v4" if "Taxi-v4" in gym.registry else "Taxi-v3")
 
 
-@pytest.mark.parametrize("env", FAMILIES)
+@pytest.mark.parametrize("env", environments(FAMILIES))
 def test_ppo_trains(env: str) -> None:
     source = gymnasium_only if env == "gymnasium_only" else env
     agent = pg.PPO(source, seed=1, epochs=2, **TINY, **FAMILIES[env])
@@ -40,7 +41,9 @@ def test_ppo_trains(env: str) -> None:
         assert not torch.equal(tensor, before[name]), name
 
 
-@pytest.mark.parametrize("env", ["Breakout-v5", "procgen/coinrun", "MiniGrid-DoorKey-5x5-v0", "gymnasium_only"])
+@pytest.mark.parametrize(
+    "env", environments(["Breakout-v5", "procgen/coinrun", "MiniGrid-DoorKey-5x5-v0", "gymnasium_only"])
+)
 @pytest.mark.parametrize("arch", ["dual", "detach"])
 def test_ppg_trains(env: str, arch: str) -> None:
     source = gymnasium_only if env == "gymnasium_only" else env
@@ -51,6 +54,7 @@ def test_ppg_trains(env: str, arch: str) -> None:
     assert torch.isfinite(agent.flat.data).all()
 
 
+@needs_procgen
 def test_procgen_frames_are_stored_once_as_bytes() -> None:
     agent = pg.PPG("procgen/coinrun", n_pi=3, aux_minibatches=2, **TINY)
     whole = agent.storage().whole
@@ -59,6 +63,7 @@ def test_procgen_frames_are_stored_once_as_bytes() -> None:
     assert agent.storage().segments[1].observations.data_ptr() == whole.observations[1].data_ptr()
 
 
+@needs_procgen
 def test_procgen_evaluates_on_train_and_test_levels() -> None:
     options = {"distribution": "easy", "num_levels": 1, "start_level": 3}
     agent = pg.PPO("procgen/coinrun", seed=1, env_options=options, **TINY)

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from identity_envs import IdentityEnv
 from interrupted import resumed_to_the_same_bits
+from machine import needs_compiler
 from torch import Tensor
 
 import phasegrad as pg
@@ -23,7 +24,6 @@ from phasegrad.native import Program, Unsupported, build
 from phasegrad.native.emit import POINTWISE, SPECIAL
 from phasegrad.replay import operation_name, record
 
-needs_compiler = pytest.mark.skipif(native.compiler() is None, reason="there is no C compiler on this machine")
 SIZES = {"preset": "none", "num_envs": 4, "num_steps": 16, "num_minibatches": 4, "hidden_sizes": (9, 7), "seed": 3}
 
 

@@ -23,8 +23,10 @@ import numpy as np
 import pytest
 import rank_work as work
 import torch
+from machine import needs_compiler
 
 import phasegrad as pg
+from phasegrad import shared_memory
 from phasegrad.losses import OBJECTIVES
 from phasegrad.rollout import gather
 from phasegrad.runs.directory import RunDirectory
@@ -36,9 +38,21 @@ SMALL: dict[str, Any] = {"num_envs": 4, "num_steps": 32, "seed": 3}
 
 @pytest.fixture(scope="module")
 def team(tmp_path_factory: pytest.TempPathFactory) -> Iterator[work.Team]:
-    team = work.Team(2, tmp_path_factory.mktemp("ranks") / "meeting")
+    team = work.Team(2, tmp_path_factory.mktemp("ranks"))
     yield team
     team.close()
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_task_that_fails_on_one_process_leaves_the_next_task_alone(team: work.Team, rank: int) -> None:
+    """The tests' own helper: an error is told at once, and later answers are those to later questions."""
+    before = team.run(work.process_number)
+    with pytest.raises(AssertionError, match=f"process {rank}: (?s:.*)ValueError: rank {rank} fails"):
+        team.run(work.fail_on, rank)
+    after = team.run(work.process_number)
+    assert not set(before) & set(after)
+    results = team.run(work.reduced, 5)
+    assert len({reduced for reduced, _ in results}) == 1
 
 
 # The arithmetic
@@ -67,6 +81,7 @@ def test_replayed_gradients_are_averaged_too(team: work.Team) -> None:
     compare_gradients(team, "ppg", {"arch": "dual"}, replay=True, native=False, tolerance=1e-10)
 
 
+@needs_compiler
 def test_compiled_gradients_are_averaged_too(team: work.Team) -> None:
     compare_gradients(team, "ppo", {"arch": "dual"}, replay=True, native=True, tolerance=2e-6)
     compare_gradients(team, "ppg", {"arch": "shared"}, replay=True, native=True, tolerance=2e-6)
@@ -149,7 +164,7 @@ def test_an_all_reduce_has_the_same_bits_everywhere(team: work.Team, size: int) 
 
 def test_three_processes_by_memory_and_by_gloo(tmp_path: Path) -> None:
     """The same bits on each, and no waiting for one that has ended."""
-    three = work.Team(3, tmp_path / "meeting")
+    three = work.Team(3, tmp_path)
     try:
         for size in (1, 70_007):
             for share in (True, False):
@@ -171,6 +186,50 @@ def test_three_processes_by_memory_and_by_gloo(tmp_path: Path) -> None:
             assert all("has ended" in sentence for _, sentence in told)
     finally:
         three.close()
+
+
+# Errors
+
+
+@pytest.mark.parametrize("share", [True, False], ids=["memory", "gloo"])
+@pytest.mark.parametrize("failing", [0, 1])
+def test_an_error_on_one_process_is_told_to_the_others_and_nothing_gets_out_of_step(
+    team: work.Team, tmp_path: Path, failing: int, share: bool
+) -> None:
+    """The one that waits must not take the answer to the next question for the answer to its own."""
+    found = team.run(work.learn_and_fail, [failing], share, str(tmp_path / "meeting"))
+    assert found[failing]["learn"] == ("ValueError", "a bug of the user's")
+    kind, sentence = found[1 - failing]["learn"]
+    assert kind == "RanksError"
+    assert "has failed" in sentence
+    assert found[1 - failing]["seconds"] < 30  # it did not wait out its patience
+    for rank in range(2):
+        kind, sentence = found[rank]["next"]
+        assert (kind, "no longer in step" in sentence) == ("RanksError", True)
+        assert found[rank]["mean"] == [0.5]  # joined anew
+
+
+def test_an_error_that_all_processes_meet_leaves_them_in_step(team: work.Team, tmp_path: Path) -> None:
+    for found in team.run(work.learn_and_fail, [0, 1], True, str(tmp_path / "meeting")):
+        assert found["learn"] == ("ValueError", "a bug of the user's")
+        assert found["next"] == ("", "")
+        assert found["mean"] == [0.5]
+
+
+def test_any_error_of_the_first_process_reaches_those_that_wait_for_its_result(team: work.Team) -> None:
+    first, second = team.run(work.told_by_first)
+    assert first["broken"] == ("ZeroDivisionError", "by zero")
+    assert second["broken"] == ("RanksError", "The first process of this run has failed (ZeroDivisionError: by zero).")
+    assert first["no json"][0] == "TypeError"
+    assert second["no json"][0] == "RanksError"
+    assert first["mean"] == second["mean"] == [0.5]
+
+
+def test_without_room_for_shared_memory_there_is_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Not an error on the first process alone, as a folder that it may not write to was."""
+    monkeypatch.setattr(shared_memory, "is_possible", lambda: True)
+    monkeypatch.setattr(shared_memory, "FOLDER", tmp_path / "nowhere")
+    assert shared_memory.create(2, 64) is None
 
 
 # Runs

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from interrupted import resumed_to_the_same_bits
+from machine import needs_compiler
 from torch import Tensor, nn
 
 import phasegrad as pg
@@ -19,8 +20,6 @@ from phasegrad import native
 from phasegrad.errors import PhasegradWarning
 from phasegrad.models.encoders import GridCNN, ImageEncoder, ImpalaCNN, NatureCNN
 from phasegrad.native.trunk import SHARES, Tape, Trunk, compile_trunk
-
-needs_compiler = pytest.mark.skipif(native.compiler() is None, reason="there is no C compiler on this machine")
 
 
 def box(*shape: int) -> gym.spaces.Box:

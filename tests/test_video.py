@@ -10,6 +10,7 @@ import gymnasium as gym
 import imageio_ffmpeg
 import numpy as np
 import pytest
+from machine import needs_procgen
 
 import phasegrad as pg
 from phasegrad.cli import main
@@ -191,6 +192,7 @@ def test_small_pictures_are_enlarged_without_blur() -> None:
     assert (scaled(large, 500) == 77).all()
 
 
+@needs_procgen
 def test_procgen_is_shown_at_its_own_resolution_enlarged(tmp_path: Path) -> None:
     agent = pg.PPO("procgen/starpilot", preset="procgen-fast", num_envs=2, num_steps=8, num_minibatches=2)
     agent.close()

@@ -128,7 +128,10 @@ def test_the_panel_has_everything() -> None:
     view = RunView("PPG on CartPole-v1, seed 1", total=5120, interval=4, checkpoint="runs/x/checkpoints/step-2")
     for row in rows_of(10):
         view.take(row)
+    assert "directory" not in drawn(view)  # there is none
+    view.run_dir = "runs/x"
     shown = drawn(view)
+    assert re.search(r"directory +runs/x ", shown)
     for part in (
         "PPG on CartPole-v1, seed 1",
         "1,280 of 5,120 steps (25%), 1m30s left",
@@ -171,7 +174,17 @@ def test_a_terminal_gets_a_panel_that_is_redrawn(tmp_path: Path) -> None:
     train = ["train", "ppg", "--env", "CartPole-v1", "--total-steps", "256", "--num-envs", "2", "--num-steps", "16"]
     train += ["--num-minibatches", "2", "--n-pi", "2", "--e-aux", "1", "--aux-minibatches", "2", "--run-dir", str(run)]
     for arguments, parts in (
-        (train, ("phase 4, policy iteration 2 of 2", "256 of 256 steps", "step-000000000256", "finished at 256 steps")),
+        (
+            train,
+            (
+                "phase 4, policy iteration 2 of 2",
+                "256 of 256 steps",
+                "step-000000000256",
+                "finished at 256 steps",
+                "directory",
+                f"; the run is in {run}",
+            ),
+        ),
         (["watch", str(run)], ("status", "finished", "256 of 256 steps", "step-000000000256")),
     ):
         ours, theirs = pty.openpty()

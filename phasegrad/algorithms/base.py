@@ -210,7 +210,8 @@ class Algorithm(ABC):
         """
         from phasegrad.runs.session import train
 
-        train(self, total_steps, callback=callback, progress=progress)
+        with self.ranks.in_step():
+            train(self, total_steps, callback=callback, progress=progress)
         return self
 
     def start_environments(self, tell: Callable[[int, int], None] | None = None) -> None:
@@ -469,9 +470,10 @@ class Algorithm(ABC):
         from phasegrad.runs.checkpoint import saved_legs, whole_pieces, write_checkpoint
         from phasegrad.runs.directory import restore_carried
 
-        restore_carried(self, None)  # a loaded agent reads what it carries only when it is needed
-        legs, pieces = saved_legs(self), whole_pieces(self, self.carried())
-        self.ranks.from_first(lambda: write_checkpoint(Path(path), self, legs, pieces=pieces))
+        with self.ranks.in_step():
+            restore_carried(self, None)  # a loaded agent reads what it carries only when it is needed
+            legs, pieces = saved_legs(self), whole_pieces(self, self.carried())
+            self.ranks.from_first(lambda: write_checkpoint(Path(path), self, legs, pieces=pieces))
 
     def close(self) -> None:
         """Free the environments; learning again makes new ones."""

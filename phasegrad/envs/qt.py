@@ -14,35 +14,60 @@ from pathlib import Path
 from phasegrad.errors import EnvError
 
 _LIBRARIES = ("libQt5Core.so.5", "libQt5Gui.so.5")  # Gui needs Core
+_OF_THE_SYSTEM = {
+    "libGL.so.1": "libgl1",
+    "libglib-2.0.so.0": "libglib2.0-0",
+}  # what the wheel leaves out: Debian's packages
 
 
 def preload() -> str | None:
-    """Load Qt where it is needed and found; else the loader's complaint."""
+    """Load Qt where it is needed and found; else the loader's complaints."""
     if not sys.platform.startswith("linux"):
         return None
-    complaint = None
-    for folder in (_wheel_folder(), None):  # None: where the system keeps its libraries
+    complaints: dict[str, None] = {}  # each once, in their order
+    wheel = _wheel_folder()
+    for folder in (wheel, None) if wheel else (None,):  # None: where the system keeps its libraries
         try:
             for library in _LIBRARIES:
                 ctypes.CDLL(str(folder / library) if folder else library, mode=ctypes.RTLD_GLOBAL)
         except OSError as error:
-            complaint = complaint or str(error)
+            complaints[str(error)] = None
         else:
             return None
-    return complaint
+    return "; ".join(complaints)
+
+
+def missing() -> str | None:
+    """A sentence that names what Procgen lacks here and how to install that; None where it lacks nothing."""
+    complaint = preload()
+    if complaint is None:
+        return None
+    libraries = [library for library in _OF_THE_SYSTEM if not _loads(library)]
+    packages = f"`apt install {' '.join(_OF_THE_SYSTEM[library] for library in libraries)}`"
+    if _wheel_folder() is None:
+        fix = '`pip install "phasegrad[procgen]"`' + (f" and {packages}" if libraries else "")
+        return f"Procgen draws with Qt 5, which is not installed: {fix}."
+    if libraries:
+        return f"Procgen draws with Qt 5, which is installed but needs {' and '.join(libraries)}: {packages}."
+    return f"Procgen draws with Qt 5, which is installed but cannot be loaded ({complaint})."
 
 
 def require() -> None:
     """Make envpool's Procgen importable, or say what to install."""
-    complaint = preload()
-    if complaint is not None:
-        raise EnvError(
-            f"Procgen needs Qt 5, which could not be loaded ({complaint}): install it with "
-            '`pip install "phasegrad[procgen]"` and, where the system lacks them, `apt install libgl1 libglib2.0-0`.'
-        )
+    sentence = missing()
+    if sentence is not None:
+        raise EnvError(sentence)
     module = sys.modules.get("envpool.procgen")
     if module is not None and "ProcgenEnvSpec" not in vars(module):
         importlib.reload(module)  # envpool was imported before Qt was loaded and keeps that failure
+
+
+def _loads(library: str) -> bool:
+    try:
+        ctypes.CDLL(library)
+    except OSError:
+        return False
+    return True
 
 
 def _wheel_folder() -> Path | None:

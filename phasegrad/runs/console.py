@@ -44,6 +44,7 @@ class RunView:
     returns: list[float] = field(default_factory=list)
     checkpoint: str = "none yet"
     status: str = ""
+    run_dir: str = ""  # as it was given, or by default; "" without one
 
     def take(self, row: Mapping[str, Any]) -> None:
         self.row = row
@@ -87,6 +88,8 @@ class PlainDisplay(Display):
         self.started = time.monotonic()
         self.last = 0.0
         print(view.title, flush=True)
+        if view.run_dir:
+            print(f"run directory {view.run_dir}", flush=True)
 
     def iteration(self, row: Mapping[str, Any]) -> None:
         self.view.take(row)
@@ -108,7 +111,7 @@ class PlainDisplay(Display):
         self.view.checkpoint = path.name
 
     def finished(self, result: Mapping[str, Any]) -> None:
-        print(summary_line(result), flush=True)
+        print(summary_line(result, self.view.run_dir), flush=True)
 
 
 class LiveDisplay(Display):
@@ -140,7 +143,7 @@ class LiveDisplay(Display):
 
     def finished(self, result: Mapping[str, Any]) -> None:
         self.close()
-        print(summary_line(result), flush=True)
+        print(summary_line(result, self.view.run_dir), flush=True)
 
     def close(self) -> None:
         self.underway = False
@@ -156,7 +159,7 @@ def make_display(agent: Algorithm, total: int, shown: bool) -> Display:
     title += f"{gigabytes(agent.storage_bytes())} of stored rollouts"
     title += f", {agent.computation}" if agent.computation else ""
     interval = config.interval if getattr(config, "has_auxiliary_phase", False) else 0
-    view = RunView(title, total, interval)
+    view = RunView(title, total, interval, run_dir=str(agent.run_dir or ""))
     first_step = agent.progress.step
     if sys.stdout.isatty():
         return LiveDisplay(view, first_step, lambda: agent.clock.current)
@@ -196,6 +199,8 @@ def draw(view: RunView, seconds: float | None, doing: str | None = None) -> Pane
         ]
         table.add_row("update", "  ".join(details))
     table.add_row("checkpoint", Text(view.checkpoint))
+    if view.run_dir:
+        table.add_row("directory", Text(view.run_dir, overflow="fold"))
     return Panel(table, title=Text(view.title), title_align="left", box=box.ROUNDED, expand=False)
 
 
@@ -256,8 +261,8 @@ def sparkline(values: list[float], width: int = 30) -> str:
     return "".join(SPARKS[min(len(SPARKS) - 1, int((value - low) / span * len(SPARKS)))] for value in picked)
 
 
-def summary_line(result: Mapping[str, Any]) -> str:
+def summary_line(result: Mapping[str, Any], run_dir: str = "") -> str:
     line = f"{result['status']} at {result['step']:,} steps in {result['seconds']:.0f} s ({result['sps']:,.0f} steps/s), return {number(result['return_mean'])}"
     if "eval" in result:
         line += f", evaluation {number(result['eval']['return_mean'])} over {result['eval']['episodes']} episodes"
-    return line
+    return line + (f"; the run is in {run_dir}" if run_dir else "")
