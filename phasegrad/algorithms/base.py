@@ -35,6 +35,7 @@ from phasegrad.models import ActorCritic, FlatParameters, build_model
 from phasegrad.models.encoders import is_image
 from phasegrad.normalize import RewardNormalizer, moments_of, pooled_moments
 from phasegrad.optimize import Optimizer, Stepper
+from phasegrad.paths import as_path
 from phasegrad.presets import resolve_config
 from phasegrad.rollout import Collector, Segment, Storage, bytes_a_step
 from phasegrad.runs.evaluation import Evaluation, run_evaluation
@@ -452,13 +453,19 @@ class Algorithm(ABC):
         return record_video(self, path, **options)
 
     def save(self, path: str | Path) -> None:
-        """Write the agent, and all that continuing its training needs, to a folder that `phasegrad.load` reads."""
+        """Write the agent, and all that continuing its training needs, to a folder that `phasegrad.load` reads.
+
+        A save that is there is replaced, and stays until the new one is on the disk; any other file is left alone.
+        """
         from phasegrad.runs.checkpoint import unfinished_leg, whole_pieces, write_checkpoint
         from phasegrad.runs.directory import restore_carried
+        from phasegrad.runs.replacing import require_place
 
+        folder = as_path(path)
+        self.ranks.from_first(lambda: require_place(folder))
         restore_carried(self, None)  # a loaded agent reads what it carries only when it is needed
         leg, pieces = unfinished_leg(self), whole_pieces(self, self.carried())
-        self.ranks.from_first(lambda: write_checkpoint(Path(path), self, leg=leg, pieces=pieces))
+        self.ranks.from_first(lambda: write_checkpoint(folder, self, leg=leg, pieces=pieces))
 
     def close(self) -> None:
         """Free the environments; learning again makes new ones."""

@@ -15,7 +15,8 @@ from phasegrad.runs.checkpoint import STATE, read_state, unfinished_leg, whole_p
 from phasegrad.runs.files import read_json, read_limited, write_atomically
 from phasegrad.runs.lock import LOCK, Lock
 from phasegrad.runs.metrics import plain_json
-from phasegrad.runs.segments import FOLDER, SegmentStore
+from phasegrad.runs.replacing import SEGMENTS
+from phasegrad.runs.segments import SegmentStore
 from phasegrad.versions import versions
 
 if TYPE_CHECKING:
@@ -222,7 +223,7 @@ def carried_by(state: dict[str, Any], checkpoint: Path) -> dict[str, Any] | None
         or not isinstance(carried.get("state"), dict)
     ):
         raise DamagedError(f"{checkpoint / STATE} is damaged: what it says of segments is no list.")
-    inside = checkpoint / FOLDER  # of a saved agent; a checkpoint's are beside it, shared with others
+    inside = checkpoint / SEGMENTS  # of a saved agent; a checkpoint's are beside it, shared with others
     return {**carried, "store": SegmentStore(checkpoint if inside.is_dir() else checkpoint.parents[1])}
 
 

@@ -16,6 +16,7 @@ from phasegrad.models import build_model
 from phasegrad.runs.checkpoint import STATE, TENSORS, read_state, require_fit, restore, saved_spaces
 from phasegrad.runs.directory import CONFIG, RunDirectory, carried_by, carried_limit
 from phasegrad.runs.files import checked_header, require_checksum
+from phasegrad.runs.replacing import current
 from phasegrad.versions import versions
 
 
@@ -136,12 +137,13 @@ def _build(folder: Path, state: dict[str, Any], env: Any, encoder: Any, device: 
         fields["device"] = device
     config = _config(folder, algorithm.config_class, fields)
     spaces = saved_spaces(state)
-    require_checksum(folder / TENSORS, state.get("sha256"))
-    checked_header(folder / TENSORS)
+    file = current(folder / TENSORS, state.get("sha256"))
+    require_checksum(file, state.get("sha256"))
+    checked_header(file)
     if encoder is None:  # a network of the claimed size, without memory: the file must hold one like it
         with torch.device("meta"):
             model = build_model(spaces[0], spaces[1], config, algorithm.auxiliary_head, algorithm.model_class)
-        require_fit(folder, {f"model.{name}": tensor for name, tensor in model.state_dict().items()}, "model.")
+        require_fit(file, {f"model.{name}": tensor for name, tensor in model.state_dict().items()}, "model.")
     agent = algorithm.restore(config, *spaces)
     if env is not None:
         agent.source = env
