@@ -72,20 +72,24 @@ class Algorithm(ABC):
     auxiliary_head: ClassVar[bool] = False  # whether the policy network carries an auxiliary value head
     divides: ClassVar[bool] = True  # whether several processes can share a run
 
-    def __init__(self, env: Any = None, *, run_dir: str | Path | None = None, **fields: Any) -> None:
+    def __init__(
+        self, env: Any = None, *, run_dir: str | Path | None = None, overwrite: bool = False, **fields: Any
+    ) -> None:
         """`env`: an environment id, a factory of gymnasium environments, or a gymnasium VectorEnv.
 
-        `run_dir` is where checkpoints and metrics go (nothing is written without it); `fields` are the settings of
-        the algorithm's config, over those of the preset.
+        `run_dir` is where checkpoints and metrics go (nothing is written without it). With `overwrite` a run that is
+        there is replaced when `learn` begins, not before; files that a run does not write stay. `fields` are the
+        settings of the algorithm's config, over those of the preset.
         """
         self._env: envs.VectorEnv | None = None
         self.may_import = True  # whether an environment id may name a module to import
         self.source, fields = _source_fields(env, fields)
         self.config = resolve_config(self.config_class, fields)
         self._take_share()
-        self.run_dir = None if run_dir is None else Path(run_dir)
+        self.run_dir = None if run_dir is None else as_path(run_dir)
         env = self._env = self._make_env(0)
         self._setup(env.observation_space, env.action_space, env.original_action_space, env.has_action_mask)
+        self.overwrite = overwrite
 
     @classmethod
     def restore(
@@ -143,7 +147,10 @@ class Algorithm(ABC):
         self.microbatch = 256 if any(np.prod(s.shape or (1,)) >= 1024 for s in _parts(observation_space)) else 1 << 30
         self.chunk = min(self.microbatch, 1 << 16)  # samples of a pass without gradients
         self.progress, self.clock = Progress(), Clock()
-        self.takes_over = False  # whether a fresh agent may write to a run directory that holds a run already
+        self.takes_over = False  # whether the run in the run directory is this agent's, to go on with
+        self.overwrite = False  # whether a run there, or what it holds beyond this agent's step, may be replaced
+        self.stands_on: tuple[int, str | None] | None = None  # step and checksum of the checkpoint it comes from
+        self.passed_over: list[str] = []  # checkpoints that were found damaged when this agent was loaded
         self.leg_due = False  # a checkpoint is due at the next boundary
         self.metrics_bytes, self.seconds_before = 0, 0.0  # what metrics.jsonl and the clock held at the last checkpoint
         self.computation = ""  # how the networks are computed, and why so, for people

@@ -49,12 +49,11 @@ def require_place(folder: Path) -> None:
         names = set(os.listdir(folder))
     if "config.json" in names and names & {"checkpoints", "metrics.jsonl"}:
         raise RunError(f"{folder} is a run directory: save to another folder, such as {folder / 'agent'}.")
-    if STATE not in names:
-        taken = sorted(names & {TENSORS, LEG, SEGMENTS})
-    else:
-        taken = [] if _is_save(folder) else [STATE]
-    if taken:
-        raise RunError(f"{folder} holds a {taken[0]} that phasegrad did not save there: save to another folder.")
+    others = names & {TENSORS, LEG, SEGMENTS} if STATE not in names else set()
+    if STATE in names and not _is_save(folder):
+        others = {STATE}
+    if others:
+        raise RunError(f"{folder} holds a {min(others)} that phasegrad did not save there: save to another folder.")
 
 
 def _is_save(folder: Path) -> bool:
