@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from phasegrad.errors import ConfigError, PhasegradError, PhasegradWarning, nearest
+from phasegrad.errors import ConfigError, PhasegradError, PhasegradWarning, RunError, nearest
 from phasegrad.parsing import parse
 from phasegrad.paths import as_path
 from phasegrad.processors import let_waiting_threads_sleep
@@ -90,6 +90,11 @@ def continue_run(path: str, total_steps: str | None, quiet: bool, allow_import: 
     if directory.checkpoints():
         agent = load(path, allow_import=allow_import)
     else:  # killed before its first checkpoint: the run starts again from its config
+        if directory.is_finished():
+            raise RunError(
+                f"{path} is finished and its checkpoints are gone, so it cannot go on: `phasegrad train` with --overwrite "
+                "starts it again."
+            )
         agent = restart(path, allow_import=allow_import)
     step, configured = agent.progress.step, agent.config.total_steps
     total = configured if wanted is None else wanted

@@ -534,6 +534,16 @@ def test_resume_to_a_total_that_cannot_be_changes_nothing(
     assert tree(tmp_path) == before
 
 
+def test_resume_does_not_begin_a_finished_run_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without its checkpoints it looks like one that was killed before the first."""
+    ppo(tmp_path / "run").learn(256)
+    shutil.rmtree(tmp_path / "run" / "checkpoints")
+    before = tree(tmp_path)
+    assert main(["resume", str(tmp_path / "run"), "--total-steps", "512", "--quiet"]) == 2
+    assert "is finished and its checkpoints are gone" in capsys.readouterr().err
+    assert tree(tmp_path) == before
+
+
 def test_resume_to_the_step_a_stopped_run_is_at_does_not_call_it_finished(tmp_path: Path) -> None:
     ppo(tmp_path / "run").learn(512, callback=lambda row: row["step"] < 320)
     (tmp_path / "run" / "result.json").unlink()
@@ -572,6 +582,10 @@ def test_segments_go_alone(tmp_path: Path) -> None:
 # Files to write
 
 
+FEW = ["control", "--steps", "64", "--seeds", "1", "--envs", "CartPole-v1", "--variants", "ppo"]
+ONE = ["--env", "CartPole-v1", "--trials", "1", "--steps", "64"]
+
+
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = tmp_path_factory.mktemp("trained") / "run"
@@ -595,14 +609,14 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
             ["bench", "cartpole-4", "--seconds", "0.1", "--out", "notes.tex"],
             "is not one that `phasegrad bench --out` wrote",
         ),
-        (["study", "control", "--dir", "."], "holds a table.csv that is no study's: choose another --dir"),
-        (["study", "control", "--dir", "pages"], "holds a report.html that is no study's: choose another --dir"),
+        (["study", *FEW, "--dir", "."], "holds a table.csv that is no study's: choose another --dir"),
+        (["study", *FEW, "--dir", "pages"], "holds a report.html that is no study's: choose another --dir"),
         (
-            ["tune", "--env", "CartPole-v1", "--dir", "."],
+            ["tune", *ONE, "--dir", "."],
             "holds a trials.log that is no search's: choose another --dir",
         ),
         (
-            ["tune", "--env", "CartPole-v1", "--dir", "best"],
+            ["tune", *ONE, "--dir", "best"],
             "holds a best.json that is no search's: choose another --dir",
         ),
     ],

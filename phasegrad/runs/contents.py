@@ -69,7 +69,7 @@ def remove_run(folder: Path) -> None:
     for name in (*IN_FOLDERS, CHECKPOINTS):
         with contextlib.suppress(OSError):  # not there, a link, or something of the user's is in it
             (folder / name).rmdir()
-    for entry in entries(folder):
+    for entry in list(folder.iterdir()):
         if (
             (entry.name in FILES and entry.name != CONFIG)
             or is_stray(entry.name)

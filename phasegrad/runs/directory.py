@@ -182,6 +182,13 @@ class RunDirectory:
             return isinstance(result, dict) and result.get("step") == step
         return False
 
+    def is_finished(self) -> bool:
+        """Whether the run's result says that it came to its end."""
+        with contextlib.suppress(FileNotFoundError, DamagedError):
+            result = read_json(self.path / RESULT)
+            return isinstance(result, dict) and result.get("status") == "finished"
+        return False
+
     def save(self, agent: Algorithm, extra: dict[str, Any], *, inside_leg: bool = False, last: bool = False) -> Path:
         """A checkpoint of the agent's current step; the oldest beyond `keep_checkpoints` go, the best stays.
 
