@@ -13,10 +13,10 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from phasegrad.errors import ConfigError, PhasegradError, RunError, nearest
+from phasegrad.errors import ConfigError, DamagedError, PhasegradError, RunError, nearest
+from phasegrad.paths import as_path
 from phasegrad.processors import let_waiting_threads_sleep, usable_processors
 from phasegrad.runs.files import read_json
 
@@ -84,18 +84,20 @@ def parsed(settings: Sequence[str]) -> dict[str, str]:
     return dict(setting.split("=", 1) for setting in settings)
 
 
-def read_recorded(path: str) -> dict[str, Any]:
+def read_recorded(option: str, path: str) -> dict[str, Any]:
     """What an earlier `--out` wrote."""
     try:
-        found = read_json(Path(path))
+        found = read_json(as_path(path))
     except FileNotFoundError:
         raise ConfigError(
-            f"--check {path}: there is no such file; `phasegrad bench --out {path}` writes one."
+            f"{option} {path}: there is no such file; `phasegrad bench --out {path}` writes one."
         ) from None
+    except DamagedError:
+        found = None
     if not isinstance(found, dict) or not all(
         isinstance(row, dict) and "ratio_to_limit" in row for row in found.values()
     ):
-        raise ConfigError(f"--check {path}: the file is not one that `phasegrad bench --out` wrote.")
+        raise ConfigError(f"{option} {path}: the file is not one that `phasegrad bench --out` wrote.")
     return found
 
 

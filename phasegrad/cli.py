@@ -14,8 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from phasegrad.errors import ConfigError, PhasegradError, PhasegradWarning, nearest
+from phasegrad.errors import ConfigError, PhasegradError, PhasegradWarning, RunError, nearest
 from phasegrad.parsing import parse
+from phasegrad.paths import as_path
 from phasegrad.processors import let_waiting_threads_sleep
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def run_train(options: argparse.Namespace) -> int:
                 str(directory.read_config().get("env")) == fields["env"]
             )  # then the user asks for its module, not the file
             return continue_run(path, None, options.quiet, allow_import=named)
-        agent = algorithm(run_dir=path, **fields)
+        agent = algorithm(run_dir=path, overwrite=options.overwrite, **fields)
         try:
             agent.learn(progress=not options.quiet)
         finally:
@@ -80,19 +81,27 @@ def require_same_run(directory: RunDirectory, algorithm: type[Algorithm], fields
 
 
 def continue_run(path: str, total_steps: str | None, quiet: bool, allow_import: bool = False) -> int:
-    from phasegrad.config import to_int
     from phasegrad.runs.directory import RunDirectory
     from phasegrad.runs.load import load, restart
 
+    wanted = whole("total_steps", total_steps, 1)
     directory = RunDirectory(path)
     directory.read_config()  # says so where this is no run
     if directory.checkpoints():
         agent = load(path, allow_import=allow_import)
     else:  # killed before its first checkpoint: the run starts again from its config
+        if directory.is_finished():
+            raise RunError(
+                f"{path} is finished and its checkpoints are gone, so it cannot go on: `phasegrad train` with --overwrite "
+                "starts it again."
+            )
         agent = restart(path, allow_import=allow_import)
-    total = agent.config.total_steps if total_steps is None else to_int(total_steps)
-    if agent.progress.step >= total:
-        if not agent.ranks.from_first(lambda: directory.has_result(agent.progress.step)):
+    step, configured = agent.progress.step, agent.config.total_steps
+    total = configured if wanted is None else wanted
+    if total < step:
+        raise ConfigError(f"--total-steps {total} is below the {step} steps that {path} has taken: give a larger one.")
+    if step == total:
+        if step >= configured and not agent.ranks.from_first(lambda: directory.has_result(step)):
             from phasegrad.runs.session import record_result
 
             record_result(agent)
@@ -130,7 +139,7 @@ def run_eval(options: argparse.Namespace) -> int:
         from phasegrad.runs.video import evaluate_and_record
 
         picks = [pick.strip() for pick in options.record.split(",") if pick.strip()]
-        result, videos = evaluate_and_record(agent, episodes, picks, Path(options.dir) / "videos", **how)
+        result, videos = evaluate_and_record(agent, episodes, picks, as_path(options.dir) / "videos", **how)
     if options.json:
         shown = {pick: {"path": str(video.path), "return": video.returns[0]} for pick, video in videos.items()}
         print(json.dumps(result.summary() | ({"videos": shown} if shown else {})))
@@ -177,7 +186,7 @@ def run_video(options: argparse.Namespace) -> int:
         "max_steps": whole("max_steps", options.max_steps, 1),
     }
     agent = load(options.dir, checkpoint=chosen_checkpoint(options.checkpoint), allow_import=options.allow_import)
-    agent.run_dir = Path(options.dir)
+    agent.run_dir = as_path(options.dir)
     path = options.out or default_path(agent, options.grid)
     video = record_video(
         agent, path, grid=options.grid, deterministic=not options.stochastic, levels=options.levels, **how
@@ -243,7 +252,7 @@ def run_study(options: argparse.Namespace) -> int:
 def run_report(options: argparse.Namespace) -> int:
     from phasegrad.report import write_report
 
-    default = Path(options.dir[0], "report.html") if len(options.dir) == 1 else Path("report.html")
+    default = as_path(options.dir[0]) / "report.html" if len(options.dir) == 1 else Path("report.html")
     path = write_report(options.dir, default if options.out is None else options.out, title=options.title)
     print(f"wrote {path}: open it in a browser")
     return 0
@@ -307,13 +316,17 @@ def run_presets(options: argparse.Namespace) -> int:
 def run_bench(options: argparse.Namespace) -> int:
     from phasegrad.bench import TASKS, bench, fallen_behind, read_recorded, table
     from phasegrad.config import coerce
+    from phasegrad.runs.files import write_atomically
 
-    recorded = read_recorded(options.check) if options.check else {}
+    recorded = read_recorded("--check", options.check) if options.check else {}
+    out = as_path(options.out) if options.out else None
+    if out is not None and out.exists():
+        read_recorded("--out", options.out)  # anything else is not ours to replace
     seconds = coerce("seconds", options.seconds, float, {"low": 0.1})
     repeats = coerce("repeats", options.repeats, int, {"low": 1})
     results = bench(options.task or list(TASKS), seconds, repeats, options.set)
-    if options.out:
-        Path(options.out).write_text(json.dumps(results, indent=1) + "\n")
+    if out is not None:
+        write_atomically(out, (json.dumps(results, indent=1) + "\n").encode())
     print(json.dumps(results) if options.json else table(results))
     behind = fallen_behind(results, recorded)
     for sentence in behind:

@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from phasegrad import envs
 from phasegrad.errors import RunError
 from phasegrad.parity import Samples, batches, largest_difference, random_samples, real_samples
+from phasegrad.paths import as_path
 from phasegrad.tree import named_leaves
 from phasegrad.versions import versions
 
@@ -137,6 +138,11 @@ def export_onnx(
     with `with_value` `value` [batch] in units of the unnormalised reward. With `deterministic=False` the action is
     sampled from an input `noise` [batch, K]: standard normal for continuous actions, uniform in [0, 1) for the rest.
     """
+    path = as_path(path)
+    if path.is_dir():
+        raise RunError(f"{path} is a directory: name a file, such as {path / 'policy.onnx'}.")
+    if path.exists() and path.suffix != ".onnx":
+        raise RunError(f"{path} exists and is no .onnx file: name another file, or move it away.")
     onnx, onnxruntime = require("onnx"), require("onnxruntime")
     require("onnxscript")
     policy = ExportedPolicy(agent, with_value, with_log_prob, deterministic)
@@ -145,7 +151,6 @@ def export_onnx(
     for key, value in provenance(agent).items():
         entry = model.metadata_props.add()
         entry.key, entry.value = key, value
-    path = Path(path)
     partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -15,6 +15,7 @@ from typing import Any
 from phasegrad import envs
 from phasegrad.config import Config, algorithm_name, coerce_fields, documented_fields, make_config
 from phasegrad.errors import ConfigError, PhasegradError, nearest
+from phasegrad.paths import as_path
 
 OF_THE_TASK = {
     "env_options", "total_steps", "gamma", "bootstrap_truncated", "action_bounds", "normalize_observation",
@@ -211,7 +212,7 @@ def preset_fields(name: str, algorithm: str) -> dict[str, Any]:
     if name in PRESETS:
         return PRESETS[name].fields(algorithm)
     if name.endswith(".json"):
-        return read_preset_file(Path(name), algorithm)
+        return read_preset_file(as_path(name), algorithm)
     raise ConfigError(f"Unknown preset {name!r}.{nearest(name, PRESETS)} `phasegrad presets` lists all.")
 
 

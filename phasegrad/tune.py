@@ -23,6 +23,7 @@ from phasegrad.algorithms.base import Algorithm
 from phasegrad.config import Config
 from phasegrad.errors import ConfigError, PhasegradError, RunError, nearest
 from phasegrad.models.encoders import is_image
+from phasegrad.paths import as_path
 from phasegrad.presets import resolve_config
 from phasegrad.search_spaces import COMMON, SPACES, VECTORS
 from phasegrad.studies.cluster import Place, connect, parse_place
@@ -114,13 +115,20 @@ class Search:
         self.steps = max(most, steps - steps % most)  # reachable with any number of environments
         self.fixed: dict[str, Any] = {"env": env, "env_options": env_options, "torch_threads": 1}
         self.algorithm_class = ALGORITHMS[algorithm]
-        self.folder = Path(folder or f"tuning/{env.replace('/', '-').replace(':', '-')}-{algorithm}")
+        self.folder = as_path(folder or f"tuning/{env.replace('/', '-').replace(':', '-')}-{algorithm}")
+        self.require_own()
         # Before any trial: a mistake in what all of them share is the user's to know at once.
         agent = self.algorithm_class(**self.fixed, seed=seed)
         agent.close()
         images = any(is_image(part) for part in _parts(agent))
         self.space = SPACES[algorithm] | ({} if images else VECTORS)
         self.baseline = agent.config
+
+    def require_own(self) -> None:
+        """Refuse a folder whose files of a search's names no search wrote."""
+        taken = [name for name in (JOURNAL, PRESET, TRIALS) if (self.folder / name).exists()]
+        if taken and not is_journal(self.folder / JOURNAL):
+            raise RunError(f"{self.folder} holds a {taken[0]} that is no search's: choose another --dir.")
 
     def run(self, trials: int, place: Place | None = None, jobs: int | None = None) -> Tuning:
         study = self.open_study(trials)
@@ -312,6 +320,16 @@ class Search:
             for trial in ended_trials(study)
         ]
         _write_json(self.folder / TRIALS, rows)
+
+
+def is_journal(path: Path) -> bool:
+    """Whether this is the record of a search, or the place of one."""
+    try:
+        with open(path, "rb") as file:
+            entry = json.loads(file.readline(1 << 20) or b'{"op_code": 0}')
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(entry, dict) and "op_code" in entry
 
 
 def ended_trials(study: Any) -> list[Any]:

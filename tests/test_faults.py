@@ -63,7 +63,8 @@ def sentence(error: BaseException) -> str:
 # The disk
 
 
-PLACES = ("fsync", "rename", "open", "mkdir", "write")
+AGAIN = ("fsync", "replace", "open", "write")  # what writing a checkpoint over one of the same step uses
+ANEW = ("fsync", "rename", "open", "mkdir", "write")
 
 
 @pytest.fixture(autouse=True)
@@ -110,7 +111,7 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, int], None]:
     return arrange
 
 
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("place", AGAIN)
 def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before(
     place: str, failing: Callable[[str, int], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -141,6 +142,30 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before(
     assert [entry.name for entry in path.parent.iterdir()] == [path.name], "the next write takes strays away"
     assert failed >= 1, "the writer does not use this call: the test is void"
     assert failed < 29
+
+
+@pytest.mark.parametrize("place", ANEW)
+def test_a_new_checkpoint_that_cannot_be_written_leaves_nothing(
+    place: str, failing: Callable[[str, int], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = ppo().learn(64)
+    failed = 0
+    for count in range(1, 30):
+        path = tmp_path / str(count) / "step-000000000064"
+        failing(place, count)
+        try:
+            checkpoint.write_checkpoint(path, agent)
+        except RunError as error:
+            failed += "could not be written: No space left on device; make room" in sentence(error)
+        else:
+            break
+        finally:
+            monkeypatch.undo()
+        if path.exists():  # the last call comes after the rename
+            same(agent, pg.load(path))
+        assert not list(tmp_path.rglob("*.tmp"))
+    same(agent, pg.load(path))
+    assert 1 <= failed < 29
 
 
 def test_a_full_disk_stops_the_run_and_the_last_checkpoint_serves(

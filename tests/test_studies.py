@@ -29,9 +29,10 @@ from phasegrad.config import documented_fields
 from phasegrad.errors import ConfigError, RunError
 from phasegrad.parsing import parse
 from phasegrad.presets import resolve_config
+from phasegrad.runs.contents import LEVELS
 from phasegrad.studies import runner, scores
 from phasegrad.studies.definition import builtin_names, folder_name, load_study, parse_study
-from phasegrad.studies.grid import LEVELS, Run, build_grid, parse_overrides, parse_seeds, select
+from phasegrad.studies.grid import Run, build_grid, parse_overrides, parse_seeds, select
 from phasegrad.studies.progress import Display, latest
 from phasegrad.studies.statistics import estimate, interquartile_mean, mean, summarise
 from phasegrad.studies.table import as_markdown, build_table

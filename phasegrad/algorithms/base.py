@@ -35,6 +35,7 @@ from phasegrad.models import ActorCritic, FlatParameters, build_model
 from phasegrad.models.encoders import is_image
 from phasegrad.normalize import RewardNormalizer, moments_of, pooled_moments
 from phasegrad.optimize import Optimizer, Stepper
+from phasegrad.paths import as_path
 from phasegrad.presets import resolve_config
 from phasegrad.rollout import Collector, Segment, Storage, bytes_a_step
 from phasegrad.runs.evaluation import Evaluation, run_evaluation
@@ -70,21 +71,25 @@ class Algorithm(ABC):
     auxiliary_head: ClassVar[bool] = False  # whether the policy network carries an auxiliary value head
     divides: ClassVar[bool] = True  # whether several processes can share a run
 
-    def __init__(self, env: Any = None, *, run_dir: str | Path | None = None, **fields: Any) -> None:
+    def __init__(
+        self, env: Any = None, *, run_dir: str | Path | None = None, overwrite: bool = False, **fields: Any
+    ) -> None:
         """`env`: an environment id, a factory of gymnasium environments, or a gymnasium VectorEnv.
 
-        `run_dir` is where checkpoints and metrics go (nothing is written without it); `fields` are the settings of
-        the algorithm's config, over those of the preset.
+        `run_dir` is where checkpoints and metrics go (nothing is written without it). With `overwrite` a run that is
+        there is replaced when `learn` begins, not before; files that a run does not write stay. `fields` are the
+        settings of the algorithm's config, over those of the preset.
         """
         self._env: envs.VectorEnv | None = None
         self.may_import = True  # whether an environment id may name a module to import
         self.source, fields = _source_fields(env, fields)
         self.config = resolve_config(self.config_class, fields)
         self._take_share()
-        self.run_dir = None if run_dir is None else Path(run_dir)
+        self.run_dir = None if run_dir is None else as_path(run_dir)
         self.legs = Legs(self.own_envs)
         env = self._env = self._make_env()
         self._setup(env.observation_space, env.action_space, env.original_action_space, env.has_action_mask)
+        self.overwrite = overwrite
 
     @classmethod
     def restore(
@@ -143,7 +148,10 @@ class Algorithm(ABC):
         self.microbatch = 256 if any(np.prod(s.shape or (1,)) >= 1024 for s in _parts(observation_space)) else 1 << 30
         self.chunk = min(self.microbatch, 1 << 16)  # samples of a pass without gradients
         self.progress, self.clock = Progress(), Clock()
-        self.takes_over = False  # whether a fresh agent may write to a run directory that holds a run already
+        self.takes_over = False  # whether the run in the run directory is this agent's, to go on with
+        self.overwrite = False  # whether a run there, or what it holds beyond this agent's step, may be replaced
+        self.stands_on: tuple[int, str | None] | None = None  # step and checksum of the checkpoint it comes from
+        self.passed_over: list[str] = []  # checkpoints that were found damaged when this agent was loaded
         self.checkpoint_due = False  # at the next boundary
         self.metrics_bytes, self.seconds_before = 0, 0.0  # what metrics.jsonl and the clock held at the last checkpoint
         self.computation = ""  # how the networks are computed, and why so, for people
@@ -466,14 +474,20 @@ class Algorithm(ABC):
         return record_video(self, path, **options)
 
     def save(self, path: str | Path) -> None:
-        """Write the agent, and all that continuing its training needs, to a folder that `phasegrad.load` reads."""
+        """Write the agent, and all that continuing its training needs, to a folder that `phasegrad.load` reads.
+
+        A save that is there is replaced, and stays until the new one is on the disk; any other file is left alone.
+        """
         from phasegrad.runs.checkpoint import saved_legs, whole_pieces, write_checkpoint
         from phasegrad.runs.directory import restore_carried
+        from phasegrad.runs.replacing import require_place
 
+        folder = as_path(path)
         with self.ranks.in_step():
+            self.ranks.from_first(lambda: require_place(folder))
             restore_carried(self, None)  # a loaded agent reads what it carries only when it is needed
             legs, pieces = saved_legs(self), whole_pieces(self, self.carried())
-            self.ranks.from_first(lambda: write_checkpoint(Path(path), self, legs, pieces=pieces))
+            self.ranks.from_first(lambda: write_checkpoint(folder, self, legs, pieces=pieces))
 
     def close(self) -> None:
         """Free the environments; learning again makes new ones."""

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from phasegrad.errors import RunError
+from phasegrad.paths import as_path
 
 __all__ = ["write_report"]
 
@@ -18,10 +19,13 @@ def write_report(run_dirs: Sequence[str | Path], out: str | Path, title: str | N
     """
     from phasegrad.report.collect import read_runs
     from phasegrad.report.page import render
+    from phasegrad.runs.reading import is_report
 
-    path = Path(out)
+    path = as_path(out)
     if path.is_dir():
         raise RunError(f"--out {path} is a directory: name an HTML file, such as {path / 'report.html'}.")
+    if path.exists() and not is_report(path):
+        raise RunError(f"--out {path} exists and is not a report: name another file, or move it away.")
     runs, problems = read_runs(run_dirs)
     page = render(runs, problems, title)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")

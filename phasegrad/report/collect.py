@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from phasegrad.errors import RunError
+from phasegrad.paths import as_path
 from phasegrad.runs.reading import CONFIG, METRICS, RESULT, MetricsReader, number_or_none, read_json_object
 
 # Fields that say how a run was computed, not what was trained: runs that differ in these alone are seeds of one group.
@@ -109,7 +110,7 @@ def find_runs(paths: Iterable[str | Path]) -> list[Path]:
     """The run directories among the given ones and below them, each once, in the order given."""
     found: dict[Path, Path] = {}
     for given in paths:
-        path = Path(given)
+        path = as_path(given)
         if not path.is_dir():
             raise RunError(f"{path} is not a directory: give run directories, or a folder that holds some.")
         below = [path] if (path / CONFIG).is_file() else sorted(_below(path, DEEPEST))

@@ -6,12 +6,8 @@ is taken for a size that the file merely claims.
 
 from __future__ import annotations
 
-import contextlib
-import glob
 import hashlib
 import json
-import os
-import shutil
 from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,7 +20,8 @@ from torch import Tensor
 
 from phasegrad.errors import DamagedError, RunError
 from phasegrad.legs import can_be_taken, stored_dtype
-from phasegrad.runs.files import checked_header, read_json, read_limited, sync_folder, write_synced, writing
+from phasegrad.runs.files import checked_header, read_json, read_limited, replace_synced, write_synced, writing
+from phasegrad.runs.replacing import LEG, STATE, TENSORS, appearing, current, replacing, staged
 from phasegrad.runs.segments import Pieces, SegmentStore
 from phasegrad.runs.spaces import space_from_json, space_to_json
 from phasegrad.versions import versions
@@ -36,7 +33,6 @@ if TYPE_CHECKING:
 
 FORMAT = 2
 FORMATS_READ = (1, 2)
-TENSORS, STATE, LEG = "state.safetensors", "state.json", "leg.safetensors"
 ROOM_FOR_HEADER = 1 << 20
 DTYPES = {
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I64": torch.int64,
@@ -53,40 +49,25 @@ def write_checkpoint(
 ) -> None:
     """The agent's whole state as the folder `path`: under a temporary name first, synced, then renamed.
 
+    In a folder that exists it takes the place of the save there, in one step; other files in it are left alone.
     `legs` is what brings fresh environments to where the agent's are, as `saved_legs` gives it; `pieces` are carried
     data that the folder itself is to hold.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    replaced = path.with_name(f".{path.name}.{os.getpid()}.old.tmp")
     files = {TENSORS: _payload(agent.tensors()), LEG: _payload(legs["tensors"])}
     state = {**_state(agent), "extra": dict(extra or {})}
     state["leg"] = {**legs["state"], "sha256": hashlib.sha256(files[LEG]).hexdigest()}
     state["sha256"] = hashlib.sha256(files[TENSORS]).hexdigest()
-    with writing(path):
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            for stray in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):  # of a write that was killed
-                shutil.rmtree(stray, ignore_errors=True)
-            temporary.mkdir()
-            if pieces:
-                carried = {"files": SegmentStore(temporary).write(pieces), "state": agent.carried_state()}
-                state["extra"] = {**state["extra"], "carried": carried}
-            files[STATE] = json.dumps(state, indent=1).encode()
-            for name, payload in files.items():
-                write_synced(temporary / name, payload)
-            sync_folder(temporary)
-            if path.exists():  # only where the same step or name is saved again
-                os.rename(path, replaced)
-            os.rename(temporary, path)
-            sync_folder(path.parent)
-        except (OSError, RunError):
-            if not path.exists() and replaced.exists():
-                with contextlib.suppress(OSError):
-                    os.rename(replaced, path)
-            raise
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
-            shutil.rmtree(replaced, ignore_errors=True)
+    inside = path.is_dir()
+    with writing(path), replacing(path) if inside else appearing(path) as folder:
+        if pieces:
+            carried = {"files": SegmentStore(folder, stage=inside).write(pieces), "state": agent.carried_state()}
+            state["extra"] = {**state["extra"], "carried": carried}
+        for name, payload in files.items():
+            if inside:
+                replace_synced(staged(folder / name, hashlib.sha256(payload).hexdigest()), payload)
+            else:
+                write_synced(folder / name, payload)
+        (replace_synced if inside else write_synced)(folder / STATE, json.dumps(state, indent=1).encode())
 
 
 def _payload(tensors: Mapping[str, Tensor]) -> bytes:
@@ -153,6 +134,8 @@ def read_state(path: Path) -> dict[str, Any]:
     try:
         state = read_json(path / STATE)
     except FileNotFoundError:
+        if (path / TENSORS).exists():
+            raise DamagedError(f"{path} is damaged: it has no {STATE}.") from None
         raise RunError(f"{path} is not a checkpoint or saved agent: it has no {STATE}.") from None
     if not isinstance(state, dict) or state.get("format") not in FORMATS_READ:
         found = state.get("format") if isinstance(state, dict) else state
@@ -162,9 +145,10 @@ def read_state(path: Path) -> dict[str, Any]:
     return state
 
 
-def require_fit(path: Path, wanted: Mapping[str, Tensor], prefix: str = "") -> None:
-    """Refuse a checkpoint whose tensors, by its header, are not `wanted` in name, shape and type."""
-    header = {name: entry for name, entry in checked_header(path / TENSORS).items() if name.startswith(prefix)}
+def require_fit(file: Path, wanted: Mapping[str, Tensor], prefix: str = "") -> None:
+    """Refuse a checkpoint whose tensors, by the file's header, are not `wanted` in name, shape and type."""
+    path = file.parent
+    header = {name: entry for name, entry in checked_header(file).items() if name.startswith(prefix)}
     if set(wanted) != set(header):
         odd = sorted(set(wanted) ^ set(header))[0]
         raise RunError(f"{path} does not fit this agent: tensor {odd[:80]!r} is in only one of them.")
@@ -178,11 +162,12 @@ def restore(agent: Algorithm, path: Path, state: Mapping[str, Any]) -> None:
     """Fill `agent` with a checkpoint's tensors and counters; refuses what does not fit it, before anything is changed."""
     mine = agent.tensors()
     room = sum(tensor.numel() * tensor.element_size() for tensor in mine.values()) + ROOM_FOR_HEADER
-    payload = read_limited(path / TENSORS, room)
+    file = current(path / TENSORS, state.get("sha256"))
+    payload = read_limited(file, room)
     if hashlib.sha256(payload).hexdigest() != state.get("sha256"):
-        raise DamagedError(f"{path / TENSORS} is damaged: its checksum does not match.")
-    require_fit(path, mine)
-    tensors = _tensors(path / TENSORS, payload)
+        raise DamagedError(f"{file} is damaged: its checksum does not match.")
+    require_fit(file, mine)
+    tensors = _tensors(file, payload)
     progress, saved = agent.progress, state["progress"]
     counts = {name: int(saved[name]) for name in ("step", "iteration", "episodes")}
     if min(counts.values()) < 0:
@@ -211,18 +196,19 @@ def _restore_legs(agent: Algorithm, path: Path, leg: Mapping[str, Any] | None, n
     legs.numbers[:], legs.targets[:], legs.starts[:], legs.first = number, number, now, now
     if leg is None:
         return
-    damaged = DamagedError(f"{path / LEG} is damaged: it does not hold the legs of {config.num_envs} environments.")
     row = config.num_envs * max(1, int(torch.Size(family.action_shape).numel())) * family.action_dtype.itemsize
-    payload = read_limited(path / LEG, now * row + 32 * config.num_envs + ROOM_FOR_HEADER)
+    file = current(path / LEG, leg.get("sha256"))
+    damaged = DamagedError(f"{file} is damaged: it does not hold the legs of {config.num_envs} environments.")
+    payload = read_limited(file, now * row + 32 * config.num_envs + ROOM_FOR_HEADER)
     if hashlib.sha256(payload).hexdigest() != leg.get("sha256"):
-        raise DamagedError(f"{path / LEG} is damaged: its checksum does not match.")
-    checked_header(path / LEG)
-    tensors = _tensors(path / LEG, payload)
+        raise DamagedError(f"{file} is damaged: its checksum does not match.")
+    checked_header(file)
+    tensors = _tensors(file, payload)
     actions, running = tensors.get("actions"), tensors.get("running_return")
     if actions is None or tuple(actions.shape[1:]) != (config.num_envs, *family.action_shape) or len(actions) > now:
         raise damaged
     if not can_be_taken(actions, agent.action_space):  # environments in C++ trust what they are given
-        raise DamagedError(f"{path / LEG} is damaged: it holds actions that {agent.action_space} does not have.")
+        raise DamagedError(f"{file} is damaged: it holds actions that {agent.action_space} does not have.")
     if running is not None and (running.shape != (config.num_envs,) or running.dtype != torch.float64):
         raise damaged
     first = now - len(actions)

@@ -4,85 +4,148 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
-import shutil
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from phasegrad.config import Config
-from phasegrad.errors import DamagedError, PhasegradError, RunError
-from phasegrad.runs.checkpoint import STATE, read_state, saved_legs, whole_pieces, write_checkpoint
-from phasegrad.runs.files import read_json, read_limited, write_atomically
+from phasegrad.errors import DamagedError, RunError
+from phasegrad.paths import as_path
+from phasegrad.runs.checkpoint import read_state, saved_legs, whole_pieces, write_checkpoint
+from phasegrad.runs.contents import CHECKPOINT, CHECKPOINTS, LAUNCH, is_stray, remove_run, require_own_run
+from phasegrad.runs.files import intended_name, read_json, read_limited, reading, write_atomically, writing
 from phasegrad.runs.lock import LOCK, Lock
 from phasegrad.runs.metrics import plain_json
-from phasegrad.runs.segments import FOLDER, SegmentStore
+from phasegrad.runs.reading import CONFIG, METRICS, RESULT
+from phasegrad.runs.replacing import SEGMENTS, STATE, TENSORS, remove_save
+from phasegrad.runs.segments import SegmentStore
 from phasegrad.versions import versions
 
 if TYPE_CHECKING:
     from phasegrad.algorithms.base import Algorithm
-
-CONFIG, METRICS, RESULT, CHECKPOINTS = "config.json", "metrics.jsonl", "result.json", "checkpoints"
-BAD_BATCH, LAUNCH = "bad-batch.safetensors", ".launch"
-CHECKPOINT = re.compile(r"step-([0-9]{12,18})")
 
 
 class RunDirectory:
     """The files of one run."""
 
     def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
+        self.path = as_path(path)
         self.metrics_path = self.path / METRICS
         self.checkpoints_path = self.path / CHECKPOINTS
         self.segments = SegmentStore(self.path)
         self.lock: Lock | None = None
+        self._handle: int | None = None  # the directory itself, wherever it may be moved to
 
     def exists(self) -> bool:
-        """Whether a run was started here; an empty folder is none."""
-        return self.path.is_dir() and any(entry.name != LOCK for entry in self.path.iterdir())
+        """Whether something is here; an empty folder, and what a run killed at its very start left, is nothing."""
+        if not self.path.is_dir():
+            return False
+        return any(entry.name != LOCK and not is_stray(entry.name) for entry in self.path.iterdir())
 
     def require_free(self, overwrite: bool) -> None:
-        """Refuse a directory in use; with `overwrite`, clear it if it holds a run and nothing else's files."""
+        """For the command line: refuse a directory in use, or with `overwrite` one that no run of ours may replace."""
         if not self.exists():
             return
         if not overwrite:
             raise RunError(
                 f"Run directory {self.path} already holds files: use `phasegrad resume {self.path}`, --overwrite, or another --run-dir."
             )
-        if not (self.path / CONFIG).exists():
-            raise RunError(
-                f"{self.path} is not a run directory (it has no {CONFIG}), so --overwrite will not delete it: choose another --run-dir."
-            )
+        require_own_run(self.path, "choose another --run-dir")
         Lock(self.path).release()  # not while another process writes it
-        shutil.rmtree(self.path)
 
-    def open(self, fresh: bool) -> None:
-        """Take the directory for writing; `fresh` refuses one that holds a run."""
-        if fresh:
-            self.require_free(overwrite=False)
+    def open(self, agent: Algorithm) -> None:
+        """Take the directory for the agent to write, and change nothing in it yet.
+
+        An agent that did not come from here needs an empty one, or a run that it may overwrite; one that did must stand
+        at the last checkpoint.
+        """
+        if agent.takes_over and not self.path.is_dir():
+            raise RunError(
+                f"Run directory {self.path} is gone: put it back, or save the agent with agent.save(FOLDER)."
+            )
+        if not agent.takes_over:
+            self._require_room(agent.overwrite)
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self.lock = Lock(self.path)
+            self._handle = os.open(self.path, os.O_RDONLY)
         except OSError as error:
             raise RunError(f"Run directory {self.path} cannot be written: {error.strerror or error}.") from None
-        if fresh:
-            self.require_free(overwrite=False)  # again: another process may have been first
+        if not agent.takes_over:
+            self._require_room(agent.overwrite)  # again: another process may have been first
+        elif not agent.overwrite:
+            self._require_last(agent)
+
+    def _require_room(self, overwrite: bool) -> None:
+        if not self.exists():
+            return
+        if not overwrite:
+            raise RunError(
+                f"Run directory {self.path} already holds files: go on with phasegrad.load({str(self.path)!r}).learn(), "
+                "give overwrite=True to replace the run, or another run_dir."
+            )
+        require_own_run(self.path, "give another run_dir")
+
+    def _require_last(self, agent: Algorithm) -> None:
+        """Refuse an agent that the directory has gone on without: its next checkpoints would take the place of others."""
+        found = [path for path in self.checkpoints() if path.name not in agent.passed_over]
+        newest = found[-1] if found else None
+        stands_on, step = agent.stands_on, agent.progress.step
+        if newest is not None and (stands_on is None or step_of(newest) > stands_on[0]):
+            raise RunError(
+                f"Run directory {self.path} has gone on to step {step_of(newest)}, and this agent is at step {step}: load "
+                "the run again to go on from its end, or to train on from here give phasegrad.load another run_dir=..., or "
+                "overwrite=True to remove what came later."
+            )
+        there = None if newest is None else (step_of(newest), _checksum(newest))
+        if there != stands_on and (there is None or there[1] is not None):
+            raise RunError(
+                f"Run directory {self.path} no longer holds the checkpoint that this agent at step {step} comes from: load "
+                "the run again, or keep this agent with agent.save(FOLDER)."
+            )
+
+    def begin(self, agent: Algorithm) -> None:
+        """Clear away what the agent's training replaces: a run to overwrite, what a killed attempt left unfinished.
+
+        Checkpoints that were passed over as damaged are set aside; others beyond the agent's step go, and are there only
+        where it may overwrite them.
+        """
+        with writing(self.path):
+            if not agent.takes_over:
+                remove_run(self.path)
+            for entry in self.checkpoints_path.iterdir() if self.checkpoints_path.is_dir() else ():
+                if CHECKPOINT.fullmatch(intended_name(entry.name) or ""):
+                    remove_save(entry)
+            for path in self.checkpoints():
+                if path.name in agent.passed_over:
+                    os.rename(path, _aside(path))
+                elif step_of(path) > agent.progress.step:
+                    remove_save(path)
+            (self.path / RESULT).unlink(missing_ok=True)  # of a shorter total
+            for stray in self.path.iterdir():
+                if is_stray(stray.name) and not stray.is_dir():
+                    stray.unlink(missing_ok=True)
+
+    def require_present(self) -> None:
+        """Stop where the directory that was opened is no longer at its place: nothing may come into being there."""
+        if self._handle is None:
+            return
+        try:
+            same = os.path.samestat(os.fstat(self._handle), os.stat(self.path))
+        except OSError:
+            same = False
+        if not same:
+            raise RunError(
+                f"Run directory {self.path} was moved or removed while the run was training, so it has stopped: resume it "
+                "where it is now, or start it again."
+            )
 
     def close(self) -> None:
         if self.lock is not None:
             self.lock.release()
-
-    def tidy(self, step: int) -> None:
-        """Remove what a killed or abandoned attempt left behind: unfinished writes, and checkpoints beyond `step`."""
-        if self.checkpoints_path.is_dir():
-            for entry in self.checkpoints_path.iterdir():
-                if entry.name.startswith(".") and entry.name.endswith(".tmp"):
-                    shutil.rmtree(entry, ignore_errors=True)
-        for path in self.checkpoints():
-            if step_of(path) > step:
-                shutil.rmtree(path, ignore_errors=True)
-        (self.path / RESULT).unlink(missing_ok=True)  # of a shorter total
-        for stray in self.path.glob(".*.tmp"):
-            stray.unlink(missing_ok=True)
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            os.close(handle)
 
     def write_config(self, algorithm: str, config: Config) -> None:
         self._write_json(CONFIG, {"algorithm": algorithm, **config.to_json(), "versions": versions()})
@@ -90,7 +153,7 @@ class RunDirectory:
     def note_launch(self, launch: str | None) -> None:
         """Remember which torchrun began this run, so that its restarts know it for theirs."""
         if launch is not None:
-            write_atomically(self.path / LAUNCH, launch.encode())
+            self.write(LAUNCH, launch.encode())
 
     def begun_by(self, launch: str | None) -> bool:
         """Whether this torchrun began the run that is here."""
@@ -114,9 +177,16 @@ class RunDirectory:
 
     def has_result(self, step: int) -> bool:
         """Whether the run's result was written at this step."""
-        with contextlib.suppress(FileNotFoundError, RunError):
+        with contextlib.suppress(FileNotFoundError, DamagedError):
             result = read_json(self.path / RESULT)
             return isinstance(result, dict) and result.get("step") == step
+        return False
+
+    def is_finished(self) -> bool:
+        """Whether the run's result says that it came to its end."""
+        with contextlib.suppress(FileNotFoundError, DamagedError):
+            result = read_json(self.path / RESULT)
+            return isinstance(result, dict) and result.get("status") == "finished"
         return False
 
     def save(self, agent: Algorithm, extra: dict[str, Any], *, last: bool = False) -> Path:
@@ -132,29 +202,34 @@ class RunDirectory:
         legs = saved_legs(agent)
         if not agent.ranks.is_first:
             return path
+        self.require_present()
         if pieces:
             self.segments.write(whole)
             files = self.segments.entries(pieces.keys())
             extra = {**extra, "carried": {"files": files, "state": agent.carried_state()}}
         write_checkpoint(path, agent, legs, extra)
-        found = self.checkpoints()
-        best = self.best() if agent.config.eval_checkpoints else None
-        for old in found[: -agent.config.keep_checkpoints]:
-            if old != best:
-                shutil.rmtree(old, ignore_errors=True)
-        if self.segments.path.is_dir():
-            needing = [path] if last else self.checkpoints()
-            self.segments.keep({name for folder in needing for name in segment_files(folder)})
+        agent.stands_on = (agent.progress.step, _checksum(path))
+        with contextlib.suppress(OSError, RunError):  # what cannot be read now is not judged now, and stays
+            self._let_go(agent, last)
         return path
+
+    def _let_go(self, agent: Algorithm, last: bool) -> None:
+        """Remove the checkpoints that are no longer to be kept, and the segments that no other one needs."""
+        best = self.best() if agent.config.eval_checkpoints else None
+        for old in self.checkpoints()[: -agent.config.keep_checkpoints]:
+            if old != best:
+                remove_save(old)
+        if self.segments.path.is_dir():
+            needing = self.checkpoints()[-1:] if last else self.checkpoints()
+            self.segments.keep({name for folder in needing for name in segment_files(folder)})
 
     def checkpoints(self) -> list[Path]:
         """Complete checkpoints, oldest first; only folders of this run's own."""
-        if not self.checkpoints_path.is_dir() or self.checkpoints_path.is_symlink():
-            return []
-        entries = self.checkpoints_path.iterdir()
-        return sorted(
-            (e for e in entries if CHECKPOINT.fullmatch(e.name) and e.is_dir() and not e.is_symlink()), key=step_of
-        )
+        with reading(self.checkpoints_path):
+            if not self.checkpoints_path.is_dir() or self.checkpoints_path.is_symlink():
+                return []
+            entries = [entry for entry in self.checkpoints_path.iterdir() if CHECKPOINT.fullmatch(entry.name)]
+        return sorted((e for e in entries if e.is_dir() and not e.is_symlink() and _holds_save(e)), key=step_of)
 
     def checkpoint(self, step: int | str | None = None) -> Path:
         """The latest checkpoint, the one of a step, or the best by evaluation."""
@@ -180,7 +255,12 @@ class RunDirectory:
         return max(known, key=lambda path: known[path]) if known else None
 
     def _write_json(self, name: str, data: dict[str, Any]) -> None:
-        write_atomically(self.path / name, (json.dumps(plain_json(data), indent=1) + "\n").encode())
+        self.write(name, (json.dumps(plain_json(data), indent=1) + "\n").encode())
+
+    def write(self, name: str, payload: bytes) -> None:
+        """A file of the directory, whole."""
+        self.require_present()
+        write_atomically(self.path / name, payload)
 
 
 def step_of(checkpoint: Path) -> int:
@@ -188,11 +268,37 @@ def step_of(checkpoint: Path) -> int:
     return int(checkpoint.name.removeprefix("step-"))
 
 
+def _holds_save(folder: Path) -> bool:
+    """Whether a checkpoint is here, be it damaged or out of reach; what is left of one that was removed is none."""
+    try:
+        return not {STATE, TENSORS}.isdisjoint(os.listdir(folder))
+    except OSError:
+        return True
+
+
+def _aside(checkpoint: Path) -> Path:
+    """Where a damaged checkpoint is kept, for people to look at."""
+    place = checkpoint.with_name(f"damaged-{checkpoint.name}")
+    count = 2
+    while place.exists():
+        place = checkpoint.with_name(f"damaged-{checkpoint.name}-{count}")
+        count += 1
+    return place
+
+
+def _checksum(checkpoint: Path) -> str | None:
+    """What tells a checkpoint from another of the same step; None where it cannot be told."""
+    try:
+        return str(read_state(checkpoint).get("sha256"))
+    except RunError:
+        return None
+
+
 def _extra(checkpoint: Path) -> dict[str, Any]:
     """What the run noted in a checkpoint; nothing of a damaged one."""
     try:
         extra = read_state(checkpoint).get("extra")
-    except PhasegradError:
+    except DamagedError:
         return {}
     return extra if isinstance(extra, dict) else {}
 
@@ -222,7 +328,7 @@ def carried_by(state: dict[str, Any], checkpoint: Path) -> dict[str, Any] | None
         or not isinstance(carried.get("state"), dict)
     ):
         raise DamagedError(f"{checkpoint / STATE} is damaged: what it says of segments is no list.")
-    inside = checkpoint / FOLDER  # of a saved agent; a checkpoint's are beside it, shared with others
+    inside = checkpoint / SEGMENTS  # of a saved agent; a checkpoint's are beside it, shared with others
     return {**carried, "store": SegmentStore(checkpoint if inside.is_dir() else checkpoint.parents[1])}
 
 

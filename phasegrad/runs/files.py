@@ -1,15 +1,18 @@
 """Files of a run: written whole or not at all and durable, read only after their size is known to be sensible.
 
-A write that fails (a full disk, a folder that is gone) becomes one sentence and leaves what was there before.
+A write that fails (a full disk, a folder that is gone) becomes one sentence and leaves what was there before. A file
+that is merely out of reach (no permission, a server that is away) is not damaged: nothing may be done without it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import math
 import os
+import re
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +22,8 @@ from phasegrad.errors import DamagedError, RunError
 
 MOST_JSON_BYTES = 1 << 26
 MOST_HEADER_BYTES = 1 << 24
+BAD_FILE = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EIO)  # gone, something else, or on a broken disk
+TEMPORARY = re.compile(r"\.(.+)\.[0-9]+\.tmp")  # the name of a file or folder while it is written, with who writes it
 ITEM_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
 
 
@@ -49,48 +54,73 @@ def sync_folder(path: Path) -> None:
         os.close(handle)
 
 
+def temporary_name(path: Path) -> Path:
+    """What `path` is called while it is written."""
+    return path.with_name(f".{path.name}.{os.getpid()}.tmp")
+
+
+def intended_name(name: str) -> str | None:
+    """What a file with a temporary name was to be called; None for any other name."""
+    found = TEMPORARY.fullmatch(name)
+    return found[1] if found else None
+
+
+def replace_synced(path: Path, payload: bytes) -> None:
+    """The file `path` with this content and no other, even after a power cut. Its folder must be there."""
+    temporary = temporary_name(path)
+    try:
+        write_synced(temporary, payload)
+        os.replace(temporary, path)
+        sync_folder(path.parent)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
+
+
 def write_atomically(path: Path, payload: bytes) -> None:
-    """The file `path` with this content and no other, even after a power cut."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    """`replace_synced`, with a sentence where it fails."""
     with writing(path):
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_synced(temporary, payload)
-            os.replace(temporary, path)
-            sync_folder(path.parent)
-        except OSError:
-            with contextlib.suppress(OSError):
-                temporary.unlink(missing_ok=True)
-            raise
+        replace_synced(path, payload)
+
+
+@contextlib.contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Turns a failed read into the sentence for it, and tells a file that is damaged from one that is out of reach."""
+    try:
+        yield
+    except OSError as error:
+        sentence = f"{path} cannot be read: {error.strerror or error}"
+        if error.errno in BAD_FILE:
+            raise DamagedError(f"{sentence}.") from None
+        raise RunError(f"{sentence}; nothing was changed: make it readable, then try again.") from None
 
 
 def read_limited(path: Path, most_bytes: int) -> bytes:
     """The content of a plain file that is no larger than expected; nothing is read of one that is."""
-    try:
-        with open(path, "rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            if size > most_bytes:
-                raise DamagedError(f"{path} is damaged: it has {size} bytes, more than the {most_bytes} it could need.")
-            return file.read(most_bytes + 1)
-    except OSError as error:
-        raise DamagedError(f"{path} cannot be read: {error.strerror or error}.") from None
+    with reading(path), open(path, "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > most_bytes:
+            raise DamagedError(f"{path} is damaged: it has {size} bytes, more than the {most_bytes} it could need.")
+        return file.read(most_bytes + 1)
 
 
 def require_checksum(path: Path, sha256: Any) -> None:
     """Refuse a file that is not the one whose checksum was noted, without keeping it in memory."""
-    try:
-        with open(path, "rb") as file:
-            found = hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise DamagedError(f"{path} cannot be read: {error.strerror or error}.") from None
+    with reading(path), open(path, "rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
     if found != sha256:
         raise DamagedError(f"{path} is damaged: its checksum does not match.")
 
 
 def read_json(path: Path) -> Any:
     """A JSON file of sensible size; FileNotFoundError where there is none."""
-    if not path.exists():
-        raise FileNotFoundError(path)
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        raise FileNotFoundError(path) from None
+    except OSError:
+        pass  # reading it says why
     try:
         return json.loads(read_limited(path, MOST_JSON_BYTES))
     except (ValueError, RecursionError):
@@ -101,7 +131,7 @@ def checked_header(path: Path) -> dict[str, tuple[str, tuple[int, ...]]]:
     """(dtype, shape) of each tensor in a safetensors file, read from its header alone and in step with its size."""
     damaged = DamagedError(f"{path} is damaged: it is not a whole safetensors file.")
     try:
-        with open(path, "rb") as file:
+        with reading(path), open(path, "rb") as file:
             size = os.fstat(file.fileno()).st_size
             start = file.read(8)
             length = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
@@ -123,8 +153,6 @@ def checked_header(path: Path) -> dict[str, tuple[str, tuple[int, ...]]]:
             end += last - first
         if end != size - 8 - length:
             raise damaged
-    except OSError as error:
-        raise DamagedError(f"{path} cannot be read: {error.strerror or error}.") from None
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError):
         raise damaged from None
     return found

@@ -13,9 +13,12 @@ from phasegrad.algorithms.base import Algorithm
 from phasegrad.config import Config, make_config
 from phasegrad.errors import ConfigError, DamagedError, PhasegradError, PhasegradWarning, RunError
 from phasegrad.models import build_model
-from phasegrad.runs.checkpoint import STATE, TENSORS, read_state, require_fit, restore, saved_spaces
-from phasegrad.runs.directory import CONFIG, RunDirectory, carried_by, carried_limit
+from phasegrad.paths import as_path
+from phasegrad.runs.checkpoint import read_state, require_fit, restore, saved_spaces
+from phasegrad.runs.directory import RunDirectory, carried_by, carried_limit
 from phasegrad.runs.files import checked_header, require_checksum
+from phasegrad.runs.reading import CONFIG
+from phasegrad.runs.replacing import STATE, TENSORS, current
 from phasegrad.versions import versions
 
 
@@ -27,21 +30,29 @@ def load(
     checkpoint: int | str | None = None,
     device: str | None = None,
     allow_import: bool = False,
+    run_dir: str | Path | None = None,
+    overwrite: bool = False,
 ) -> Algorithm:
     """The agent saved at `path`: a folder of `agent.save`, a checkpoint, or a run directory.
 
     `env` and `encoder` are needed again where they were given in Python; `checkpoint` picks a step of a run directory,
     or "best" by evaluation. An environment id of the form module:Id-v0 is imported only where `env` repeats it or
     `allow_import` is set, since the file may be a stranger's.
+
+    An agent from a run directory trains on there, if it is that of the last checkpoint. `run_dir` has it train on in
+    another directory; `overwrite` lets it replace the run in that one, or what its own run holds of later steps.
     """
-    path = Path(path)
+    path = as_path(path)
     if not path.exists():
         raise RunError(f"{path} does not exist.")
     if (path / STATE).exists() or not (path / CONFIG).exists():
         agent = _from_checkpoint(path, env, encoder, device)
     else:
         agent = _from_run(RunDirectory(path), env, encoder, device, checkpoint)
-        agent.run_dir = path
+        agent.run_dir, agent.takes_over = path, True
+    if run_dir is not None and as_path(run_dir).resolve() != path.resolve():
+        agent.run_dir, agent.takes_over, agent.metrics_bytes = as_path(run_dir), False, 0
+    agent.overwrite = overwrite
     agent.may_import = allow_import or env is not None
     return agent
 
@@ -86,7 +97,9 @@ def _latest_sound(run: RunDirectory, env: Any, encoder: Any, device: str | None)
     for to_train in (True, False):  # at last one that can still be used, if not trained further
         for folder in reversed(found):
             try:
-                return _from_checkpoint(folder, env, encoder, device, to_train)
+                agent = _from_checkpoint(folder, env, encoder, device, to_train)
+                agent.passed_over = [later.name for later in found[found.index(folder) + 1 :]]
+                return agent
             except DamagedError as error:
                 if not to_train and folder == found[0]:
                     raise
@@ -111,6 +124,7 @@ def _from_checkpoint(folder: Path, env: Any, encoder: Any, device: str | None, t
     try:
         agent = _build(folder, state, env, encoder, device)
         agent.carried_from = carried_by(state, folder)
+        agent.stands_on = (agent.progress.step, str(state.get("sha256")))
         if to_train and agent.carried_from is not None:
             agent.carried_from["store"].require_sound(agent.carried_from["files"], carried_limit(agent))
         return agent
@@ -136,12 +150,13 @@ def _build(folder: Path, state: dict[str, Any], env: Any, encoder: Any, device: 
         fields["device"] = device
     config = _config(folder, algorithm.config_class, fields)
     spaces = saved_spaces(state)
-    require_checksum(folder / TENSORS, state.get("sha256"))
-    checked_header(folder / TENSORS)
+    file = current(folder / TENSORS, state.get("sha256"))
+    require_checksum(file, state.get("sha256"))
+    checked_header(file)
     if encoder is None:  # a network of the claimed size, without memory: the file must hold one like it
         with torch.device("meta"):
             model = build_model(spaces[0], spaces[1], config, algorithm.auxiliary_head, algorithm.model_class)
-        require_fit(folder, {f"model.{name}": tensor for name, tensor in model.state_dict().items()}, "model.")
+        require_fit(file, {f"model.{name}": tensor for name, tensor in model.state_dict().items()}, "model.")
     agent = algorithm.restore(config, *spaces)
     if env is not None:
         agent.source = env

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -63,7 +64,9 @@ class Lock:
         """Let others in; releasing twice is allowed."""
         handle, self.handle = self.handle, None
         if handle is not None:
-            self.path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # where the directory was moved, the lock at its old place is another's
+                if os.path.samestat(os.fstat(handle), os.stat(self.path)):
+                    self.path.unlink()
             _held.discard(handle)
             os.close(handle)
 

@@ -7,13 +7,16 @@ import errno
 import json
 import math
 import os
+import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from phasegrad.runs.files import writing
 
+TENSORBOARD = "tensorboard"
+EVENTS = re.compile(r"events\.out\.tfevents\.[0-9]{10,}\.phasegrad")  # the files of ours in it
 NOT_CURVES = ("step", "iteration")
 LONGEST_LINE = 1 << 20  # bytes; an iteration takes one to three thousand
 
@@ -30,15 +33,17 @@ def plain_json(value: Any) -> Any:
 class MetricsFile:
     """Appends to metrics.jsonl, a whole line at a time, visible at once to readers."""
 
-    def __init__(self, path: Path, keep_bytes: int = 0) -> None:
+    def __init__(self, path: Path, keep_bytes: int = 0, before_write: Callable[[], None] | None = None) -> None:
         """Continue after the first `keep_bytes` bytes: what a killed run wrote after its checkpoint is dropped."""
-        self.path = path
+        self.path, self.before_write = path, before_write
         with writing(path):
             self.file = open(path, "ab", buffering=0)  # noqa: SIM115 - open for the whole run
             self.file.truncate(min(keep_bytes, path.stat().st_size))
             self.file.seek(0, os.SEEK_END)
 
     def write(self, metrics: Mapping[str, Any]) -> None:
+        if self.before_write is not None:
+            self.before_write()
         line = json.dumps(plain_json(metrics)).encode() + b"\n"
         with writing(self.path):
             if self.file.write(line) != len(line):  # a disk that is almost full takes a part
@@ -89,8 +94,9 @@ class TensorBoard:
         started = time.time() - (_seconds(rows[-1]) if rows else 0.0)
         with writing(self.path):
             folder.mkdir(parents=True, exist_ok=True)
-            for old in folder.glob("events.out.tfevents.*"):
-                old.unlink()
+            for old in folder.iterdir():
+                if EVENTS.fullmatch(old.name):
+                    old.unlink()
             self.file = open(self.path, "wb")  # noqa: SIM115 - open for the whole run
             self._records = RecordWriter(self.file)
             self._records.write(Event(wall_time=started, file_version="brain.Event:2").SerializeToString())

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from phasegrad.errors import RunError
+from phasegrad.paths import as_path
 from phasegrad.runs.directory import RunDirectory
 from phasegrad.runs.metrics import read_metrics
 
@@ -18,7 +19,13 @@ def plot_runs(paths: Sequence[str | Path], out: str | Path, title: str | None = 
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
+    from matplotlib.backend_bases import FigureCanvasBase
 
+    out = as_path(out)
+    if out.is_dir():
+        raise RunError(f"--out {out} is a directory: name a picture, such as {out / 'curve.png'}.")
+    if out.suffix.lstrip(".").lower() not in FigureCanvasBase.get_supported_filetypes():
+        raise RunError(f"--out {out} is no picture: name a file such as {out.with_suffix('.png')}.")
     groups: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
     for path in paths:
         directory = RunDirectory(path)
@@ -57,8 +64,13 @@ def plot_runs(paths: Sequence[str | Path], out: str | Path, title: str | None = 
     axes.legend(frameon=False)
     if title:
         axes.set_title(title)
-    figure.savefig(out)
-    plt.close(figure)
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(out)
+    except OSError as error:
+        raise RunError(f"--out {out} cannot be written: {error.strerror or error}.") from None
+    finally:
+        plt.close(figure)
 
 
 def learning_curve(directory: RunDirectory) -> tuple[np.ndarray, np.ndarray]:

@@ -17,6 +17,8 @@ CONFIG, METRICS, RESULT = "config.json", "metrics.jsonl", "result.json"  # as in
 MOST_NAMES = 500  # different metrics of one run
 MOST_EPOCHS = 1000  # entries of a list such as aux_clone_kl_by_epoch
 
+REPORT = "report.html"
+
 LARGEST = sys.float_info.max
 
 Row = dict[str, "float | list[float | None] | None"]
@@ -91,6 +93,15 @@ def number_or_none(value: Any) -> float | None:
     except OverflowError:
         return None
     return number if math.isfinite(number) else None
+
+
+def is_report(path: Path) -> bool:
+    """Whether this is a page that `phasegrad report` wrote."""
+    try:
+        with open(path, "rb") as file:
+            return b'<meta name="generator" content="phasegrad ' in file.read(1 << 12)
+    except OSError:
+        return False
 
 
 def read_json_object(path: Path, most_bytes: int = 4 << 20) -> dict[str, Any]:

@@ -7,7 +7,6 @@ costs each checkpoint only what is new. Files that no checkpoint lists any more 
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,20 +17,19 @@ from torch import Tensor
 
 from phasegrad.errors import DamagedError
 from phasegrad.parallel import ALONE, Ranks
-from phasegrad.runs.files import checked_header, read_limited, require_checksum, write_atomically
+from phasegrad.runs.files import checked_header, read_limited, replace_synced, require_checksum, writing
+from phasegrad.runs.replacing import SEGMENT, SEGMENTS, current, is_unfinished, staged
 
-FOLDER = "segments"
-FILE = re.compile(r"[0-9]{12}-[0-9]{12}\.safetensors")
 MOST_BYTES_A_FILE = 1 << 26  # pieces are joined up to this size: many small ones cost one file, a large one its own
 
 Pieces = Mapping[int, Mapping[str, Tensor]]
 
 
 class SegmentStore:
-    """The folder RUN_DIR/segments."""
+    """The folder RUN_DIR/segments, or that of a saved agent; `stage`: its files are those of a save not yet in force."""
 
-    def __init__(self, run_dir: Path) -> None:
-        self.path = run_dir / FOLDER
+    def __init__(self, run_dir: Path, stage: bool = False) -> None:
+        self.path, self.stage = run_dir / SEGMENTS, stage
         self._entries: list[dict[str, Any]] = []  # of the files written or read so far, as checkpoints list them
 
     def missing(self, numbers: Collection[int]) -> list[int]:
@@ -57,8 +55,10 @@ class SegmentStore:
         }
         payload = safetensors.torch.save(named)
         name = f"{min(pieces):012d}-{max(pieces):012d}.safetensors"
-        write_atomically(self.path / name, payload)
         digest = hashlib.sha256(payload).hexdigest()
+        with writing(self.path / name):
+            self.path.mkdir(exist_ok=True)
+            replace_synced(staged(self.path / name, digest) if self.stage else self.path / name, payload)
         self._entries.append({"file": name, "numbers": list(pieces), "bytes": len(payload), "sha256": digest})
 
     def read(self, entries: Iterable[Any], most_bytes: int, ranks: Ranks = ALONE) -> dict[int, dict[str, Tensor]]:
@@ -96,14 +96,14 @@ class SegmentStore:
         for entry in entries:
             if (
                 not isinstance(entry, dict)
-                or not FILE.fullmatch(str(entry.get("file")))
+                or not SEGMENT.fullmatch(str(entry.get("file")))
                 or not isinstance(entry.get("bytes"), int)
                 or not isinstance(entry.get("sha256"), str)
                 or not isinstance(entry.get("numbers"), list)
                 or not all(isinstance(number, int) for number in entry["numbers"])
             ):
                 raise DamagedError(f"The list of segments is damaged at {str(entry)[:60]!r}.")
-            path = self.path / entry["file"]
+            path = current(self.path / entry["file"], entry["sha256"])
             if not path.is_file() or path.is_symlink():
                 raise DamagedError(f"{path}, which the checkpoint needs, is missing.")
             if path.stat().st_size != entry["bytes"]:
@@ -116,12 +116,12 @@ class SegmentStore:
             yield entry, path
 
     def keep(self, names: set[str]) -> None:
-        """Remove every file but those of `names`, and the folder when none is left."""
+        """Remove every segment but those of `names`, and the folder when none is left."""
         self._entries = [entry for entry in self._entries if entry["file"] in names]
         if not self.path.is_dir():
             return
         for path in self.path.iterdir():
-            if path.name not in names and (FILE.fullmatch(path.name) or path.name.endswith(".tmp")):
+            if path.name not in names and (SEGMENT.fullmatch(path.name) or is_unfinished(path.name, top=False)):
                 path.unlink(missing_ok=True)
         if not any(self.path.iterdir()):
             self.path.rmdir()

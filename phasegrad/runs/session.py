@@ -20,11 +20,11 @@ from phasegrad.errors import ConfigError, EnvError, NonFiniteError, PhasegradErr
 from phasegrad.kernels import choose_kernels, compiled_encoders, settle_computation
 from phasegrad.memory import require_room
 from phasegrad.runs.console import make_display
-from phasegrad.runs.directory import BAD_BATCH, RunDirectory, restore_carried, step_of
-from phasegrad.runs.files import write_atomically
-from phasegrad.runs.metrics import MetricsFile, TensorBoard, read_metrics
+from phasegrad.runs.contents import BAD_BATCH
+from phasegrad.runs.directory import RunDirectory, restore_carried, step_of
+from phasegrad.runs.metrics import TENSORBOARD, MetricsFile, TensorBoard, read_metrics
 from phasegrad.runs.stopping import StopRequests
-from phasegrad.runs.tracking import Wandb
+from phasegrad.runs.tracking import Wandb, require_wandb
 from phasegrad.tree import named_leaves
 
 if TYPE_CHECKING:
@@ -102,10 +102,12 @@ class Session:
         self._start_alike()
         if agent.run_dir is not None:
             self.directory = RunDirectory(agent.run_dir)
+            if config.track == "wandb":
+                require_wandb()  # before a run is overwritten
             self.last_checkpoint = self.ranks.from_first(lambda: self._take_directory(cleanup))
-            agent.takes_over = True
             restore_carried(agent, self.directory)
             self.ranks.from_first(lambda: self._open_files(cleanup))
+            agent.takes_over, agent.overwrite, agent.passed_over = True, False, []
         else:
             if config.track != "none":
                 raise ConfigError(f"track {config.track} needs a run directory: give run_dir, or leave track out.")
@@ -131,22 +133,23 @@ class Session:
         """Make the run directory this run's alone; the step of its latest checkpoint."""
         agent = self.agent
         assert self.directory is not None
-        self.directory.open(fresh=agent.progress.step == 0 and not agent.takes_over)
         cleanup.callback(self.directory.close)
-        self.directory.tidy(agent.progress.step)
-        return max(map(step_of, self.directory.checkpoints()), default=None)
+        self.directory.open(agent)
+        found = map(step_of, self.directory.checkpoints() if agent.takes_over else [])
+        return max((step for step in found if step <= agent.progress.step), default=None)
 
     def _open_files(self, cleanup: contextlib.ExitStack) -> None:
         agent, config = self.agent, self.agent.config
         assert self.directory is not None
+        self.directory.begin(agent)
         self.directory.write_config(agent.name, config)
         self.directory.note_launch(parallel.launch_id())
         parallel.remember_start()
-        self.metrics = MetricsFile(self.directory.metrics_path, agent.metrics_bytes)
+        self.metrics = MetricsFile(self.directory.metrics_path, agent.metrics_bytes, self.directory.require_present)
         cleanup.callback(self.metrics.close)
         cleanup.callback(self._note_metrics)
         rows = read_metrics(self.directory.metrics_path)
-        self.tensorboard = TensorBoard(self.directory.path / "tensorboard", rows)
+        self.tensorboard = TensorBoard(self.directory.path / TENSORBOARD, rows)
         cleanup.callback(self.tensorboard.close)
         if config.track == "wandb":
             self.tracker = Wandb(self.directory.path, self.directory.path.name, config.to_json())
@@ -249,7 +252,7 @@ class Session:
             with contextlib.suppress(PhasegradError):  # the first error is the one to tell
                 if isinstance(error, NonFiniteError) and agent.rollout is not None:
                     if parallel.first_to_say(f"{BAD_BATCH} {before}"):  # the process that saw it, or one of all
-                        write_atomically(self.directory.path / BAD_BATCH, rollout_bytes(agent))
+                        self.directory.write(BAD_BATCH, rollout_bytes(agent))
                     told.append(f"The rollout is in {self.directory.path / BAD_BATCH}.")
                 alone = self.ranks.size == 1  # other processes cannot know of the error now
                 if isinstance(error, EnvError) and alone and agent.progress.step == before > 0:

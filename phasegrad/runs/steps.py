@@ -6,11 +6,12 @@ Files are named by the step that the rollout ended at, so a resumed run writes o
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 import numpy as np
 
 from phasegrad.distributions import DiagonalGaussian
+from phasegrad.runs.files import writing
 
 if TYPE_CHECKING:
     from phasegrad.distributions import Family
@@ -32,8 +33,7 @@ def write_steps(run_dir: Path, step: int, segment: Segment, family: Family, rank
     else:
         policy = {"logits": params}
     path = run_dir / STEPS / f"step-{step:012d}.npz"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "wb") as file:
+    with writing(path), _opened(path) as file:
         np.savez(
             file,
             reward=rewards,
@@ -42,3 +42,8 @@ def write_steps(run_dir: Path, step: int, segment: Segment, family: Family, rank
             truncated=truncated,
             **policy,
         )
+
+
+def _opened(path: Path) -> IO[bytes]:
+    path.parent.mkdir(exist_ok=True)  # not the run directory: one that is gone while the run trains must not come back
+    return open(path, "wb")

@@ -23,13 +23,7 @@ class Wandb:
     """One W&B run for one run directory; `step` is its x axis, so that a resumed run may repeat steps."""
 
     def __init__(self, folder: Path, name: str, config: Mapping[str, Any]) -> None:
-        try:
-            import wandb
-        except ImportError:
-            raise ConfigError(
-                'track wandb needs the package wandb: pip install "phasegrad[track]", or leave --track out.'
-            ) from None
-        self.run = wandb.init(
+        self.run = require_wandb().init(
             project=os.environ.get("WANDB_PROJECT", "phasegrad"),
             name=name,
             id=run_id(folder),
@@ -50,6 +44,16 @@ class Wandb:
 
     def close(self) -> None:
         self.run.finish()
+
+
+def require_wandb() -> Any:
+    try:
+        import wandb
+    except ImportError:
+        raise ConfigError(
+            'track wandb needs the package wandb: pip install "phasegrad[track]", or leave --track out.'
+        ) from None
+    return wandb
 
 
 def run_id(folder: Path) -> str:

@@ -20,6 +20,7 @@ import numpy as np
 
 from phasegrad import envs
 from phasegrad.errors import ConfigError, EnvError, PhasegradWarning
+from phasegrad.paths import as_path
 from phasegrad.runs.evaluation import Evaluation, Played, as_evaluation, evaluation_env, play, release
 from phasegrad.runs.film import Film, join
 from phasegrad.runs.recorders import EpisodeRecorder, GridRecorder, Video
@@ -54,9 +55,11 @@ def record_video(
     episodes = (4 if grid else 1) if episodes is None else episodes
     if max_steps is not None and max_steps < 1:
         raise ConfigError(f"max_steps must be at least 1, not {max_steps}.")
-    path = default_path(agent, grid) if path is None else Path(path)
+    path = default_path(agent, grid) if path is None else as_path(path)
     if path.suffix != ".mp4":
         raise ConfigError(f"The video must be an .mp4 file, not {path.name!r}.")
+    if path.is_dir():
+        raise ConfigError(f"{path} is a directory: name an .mp4 file.")
     env = drawing_env(agent, episodes, seed=seed, levels=levels)
     try:
         speed = checked_speed(env, fps)
@@ -82,6 +85,7 @@ def evaluate_and_record(
 
     The evaluation is played again from the same seeds to film them: keeping the frames of all would need the memory.
     """
+    folder = as_path(folder)
     for pick in picks:
         if pick not in PICKS:
             raise ConfigError(f"Unknown episode to record {pick!r}; choose from {', '.join(PICKS)}.")
@@ -92,13 +96,13 @@ def evaluate_and_record(
         chosen = {pick: picked(played, pick) for pick in picks}
         films: dict[tuple[int, int], Film] = {}
         for pick, episode in chosen.items():
-            films.setdefault((episode.env, episode.number), Film(Path(folder) / f"eval-{pick}.mp4", speed))
+            films.setdefault((episode.env, episode.number), Film(folder / f"eval-{pick}.mp4", speed))
         recorder = EpisodeRecorder(env, films, {}, None)
         recorder.run(agent, episodes, deterministic, seed)
         videos = {}
         for pick, episode in chosen.items():
             video = recorder.finished[episode.env, episode.number]
-            path = Path(folder) / f"eval-{pick}.mp4"
+            path = folder / f"eval-{pick}.mp4"
             if path != video.path:  # one episode may be picked twice
                 shutil.copyfile(video.path, path)
                 video = dataclasses.replace(video, path=path)

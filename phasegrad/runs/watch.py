@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from phasegrad.errors import RunError
+from phasegrad.paths import as_path
 from phasegrad.runs.console import FRAMES_A_SECOND, RunView, draw, duration, plain_line, summary_line
 from phasegrad.runs.reading import CONFIG, METRICS, RESULT, MetricsReader, number_or_none, read_json_object
 
@@ -26,7 +27,7 @@ class Watched:
     """A run directory, looked at again and again."""
 
     def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
+        self.path = as_path(path)
         self.config = read_json_object(self.path / CONFIG)
         if not self.config:
             raise RunError(f"{self.path} is not a run directory: it has no readable {CONFIG}.")

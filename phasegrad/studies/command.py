@@ -12,10 +12,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from phasegrad.errors import RunError
+from phasegrad.paths import as_path
 from phasegrad.processors import usable_processors
 from phasegrad.report import write_report
-from phasegrad.runs.directory import METRICS
 from phasegrad.runs.files import write_atomically
+from phasegrad.runs.reading import METRICS, REPORT, is_report
 from phasegrad.studies.cluster import Cluster, Place, connect, parse_place
 from phasegrad.studies.definition import Study, builtin_names, load_study, whole
 from phasegrad.studies.fleet import run_on_cluster
@@ -23,7 +24,7 @@ from phasegrad.studies.grid import Run, build_grid, parse_overrides, read_json, 
 from phasegrad.studies.progress import make_display
 from phasegrad.studies.runner import Outcome, StudyStopped, exclusive, run_locally
 from phasegrad.studies.scores import score_runs
-from phasegrad.studies.table import build_table, print_table, write_table
+from phasegrad.studies.table import TABLES, build_table, print_table, write_table
 
 DEFINITION = "study.json"
 
@@ -44,7 +45,7 @@ def run_study(options: argparse.Namespace) -> int:
     )
     jobs = None if options.jobs is None else whole("--jobs", options.jobs, 1)
     place = parse_place(options.cluster, options.cpus_per_run, options.gpus_per_run)
-    root = Path(options.dir or Path("studies", study.name)).absolute()
+    root = as_path(options.dir or Path("studies", study.name)).absolute()
     runs = build_grid(study, root, parse_overrides(options.set))
     if options.dry_run:
         return _list_runs(runs)
@@ -93,7 +94,7 @@ def _finish(study: Study, runs: list[Run], outcomes: list[Outcome], root: Path, 
     written = f"{root / 'table.md'}, table.json, table.csv"
     readable = [run.folder for run in runs if (run.folder / METRICS).exists()]
     if readable:
-        write_report(readable, root / "report.html", title=study.title)
+        write_report(readable, root / REPORT, title=study.title)
         written += ", report.html"
     if not quiet:
         _say(f"Written: {written}")
@@ -114,6 +115,12 @@ def _list_runs(runs: list[Run]) -> int:
 def _require_own(root: Path, study: Study) -> None:
     """A folder holds one study; its grid may grow and shrink, but another study needs another folder."""
     held = read_json(root / DEFINITION).get("name")
+    if held is None:
+        taken = [name for name in (DEFINITION, *TABLES) if (root / name).exists()]
+        if (root / REPORT).exists() and not is_report(root / REPORT):
+            taken.append(REPORT)
+        if taken:
+            raise RunError(f"{root} holds a {taken[0]} that is no study's: choose another --dir.")
     if held is not None and held != study.name:
         raise RunError(f"{root} holds the study {str(held)[:80]!r}, not {study.name!r}: choose another --dir.")
 

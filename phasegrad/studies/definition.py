@@ -12,12 +12,12 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib import resources
-from pathlib import Path
 from typing import Any
 
 from phasegrad.algorithms import ALGORITHMS
 from phasegrad.config import documented_fields, to_int
 from phasegrad.errors import ConfigError, nearest
+from phasegrad.paths import as_path
 
 SCORES = {
     "last100": ("return",),  # mean return of the last 100 training episodes
@@ -98,7 +98,7 @@ def load_study(name: str, *, allow_import: bool = False) -> Study:
     if name in builtin_names():
         text = (resources.files("phasegrad.studies") / "builtin" / f"{name}.toml").read_text()
         return parse_study(text, name, allow_import=True)
-    path = Path(name)
+    path = as_path(name)
     if not name.endswith(".toml") and not path.is_file():
         close = nearest(name, builtin_names())
         raise ConfigError(f"Unknown study {name!r}.{close} `phasegrad study` lists all; a file of yours ends in .toml.")

@@ -16,7 +16,9 @@ from phasegrad.algorithms import ALGORITHMS
 from phasegrad.config import Config, documented_fields, first_difference
 from phasegrad.errors import ConfigError, PhasegradError, RunError, nearest
 from phasegrad.presets import resolve_config
-from phasegrad.runs.directory import CONFIG, RESULT, RunDirectory
+from phasegrad.runs.contents import LEVELS
+from phasegrad.runs.directory import RunDirectory
+from phasegrad.runs.reading import CONFIG, RESULT
 from phasegrad.studies.definition import (
     MOST_RUNS,
     SET_BY_THE_STUDY,
@@ -28,8 +30,6 @@ from phasegrad.studies.definition import (
     folder_name,
     whole,
 )
-
-LEVELS = "levels.json"  # what a run of a study scored by levels holds beside its result
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from phasegrad.runs.console import number
-from phasegrad.runs.directory import METRICS
+from phasegrad.runs.reading import METRICS
 
 if TYPE_CHECKING:
     from phasegrad.studies.grid import Run

@@ -23,8 +23,9 @@ from pathlib import Path
 from typing import IO, Any
 
 from phasegrad.errors import PhasegradError, RunError
+from phasegrad.runs.contents import LEVELS, is_stray
 from phasegrad.runs.files import write_atomically
-from phasegrad.studies.grid import LEVELS, Run
+from phasegrad.studies.grid import Run
 from phasegrad.studies.progress import Display
 
 POLL_SECONDS = 0.1
@@ -83,8 +84,9 @@ def _execute(run: Run, log: IO[bytes], stop: Stop, keep_open: Sequence[int], lea
     state = run.state()
     if state in ("new", "unfinished"):
         if state == "new" and run.folder.is_dir():
-            for leftover in run.folder.glob(".*.tmp"):  # of a run killed while it wrote its config
-                leftover.unlink()
+            for leftover in run.folder.iterdir():  # of a run killed while it wrote its config
+                if is_stray(leftover.name):
+                    leftover.unlink()
         command = run.train_command() if state == "new" else run.resume_command()
         code, _ = call(command, log, stop, keep_open, leashed)
         if stop.asked.is_set():

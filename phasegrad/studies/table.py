@@ -189,11 +189,14 @@ def as_csv(table: Mapping[str, Any]) -> str:
     return output.getvalue()
 
 
+TABLES = ("table.md", "table.json", "table.csv")
+
+
 def write_table(table: Mapping[str, Any], root: Path) -> None:
     """table.md, table.json and table.csv."""
-    texts = {"md": as_markdown(table), "json": json.dumps(table, indent=1) + "\n", "csv": as_csv(table)}
-    for suffix, text in texts.items():
-        write_atomically(root / f"table.{suffix}", text.encode())
+    texts = (as_markdown(table), json.dumps(table, indent=1) + "\n", as_csv(table))
+    for name, text in zip(TABLES, texts, strict=True):
+        write_atomically(root / name, text.encode())
 
 
 def print_table(table: Mapping[str, Any]) -> None:
