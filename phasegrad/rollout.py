@@ -21,6 +21,7 @@ from phasegrad.actions import ActionAdapter
 from phasegrad.clock import Clock
 from phasegrad.distributions import Family
 from phasegrad.envs.contract import Episode, Observation, VectorEnv
+from phasegrad.envs.spaces import describe_outside, outside_choices
 from phasegrad.errors import EnvError, NonFiniteError
 from phasegrad.tree import named_leaves, tree_map
 
@@ -214,6 +215,13 @@ class Collector:
             t, n, *_ = bad.nonzero()[0].tolist()
             return n + self.first_env, first_step + t * self.all_envs + n + self.first_env
 
+        spaces = self.env.observation_space
+        for name, leaf in named_leaves(segment.observations):
+            space = spaces[name] if isinstance(spaces, gym.spaces.Dict) else spaces
+            outside = outside_choices(leaf.numpy(), space)
+            if outside is not None and outside.any():
+                n, step = place(torch.from_numpy(outside))
+                raise EnvError(describe_outside(name, n, f"at step {step}", space))
         floats = [("reward", segment.raw_rewards)]
         floats += [(f"observation {name}".strip(), leaf) for name, leaf in named_leaves(segment.observations)]
         for what, values in floats:

@@ -59,7 +59,7 @@ class EnvpoolVectorEnv(VectorEnv):
             self._adapter = ObservationAdapter(_honest_bounds(self._pool.observation_space), drop)
             self._actions = ActionAdapter(self._pool.action_space)
         self._actions.dtype = np.dtype(self._pool._spec._action_spec[-1][0])
-        self.observation_space = self._adapter.space
+        self.observation_space, self.original_observation_space = self._adapter.space, self._adapter.original
         self.action_space = self._actions.space
         self.original_action_space = self._actions.original
         self.has_action_mask = self._adapter.mask_leaf is not None
