@@ -36,7 +36,7 @@ class GymnasiumVectorEnv(VectorEnv):
     def __init__(
         self, envs: Sequence[gym.Env], seeds: Sequence[int], render: bool = False, timeout: float | None = None
     ) -> None:
-        if len({id(env) for env in envs}) != len(envs):
+        if len({id(env.unwrapped) for env in envs}) != len(envs):
             raise EnvError(
                 "The environment factory returned the same environment twice; it must make a new one each time."
             )
