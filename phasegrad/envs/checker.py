@@ -19,7 +19,7 @@ from gymnasium import spaces
 from phasegrad.envs.contract import Observation, Step, VectorEnv
 from phasegrad.envs.families import resolve
 from phasegrad.envs.seeding import env_seeds
-from phasegrad.envs.spaces import describe_outside, outside_choices
+from phasegrad.envs.spaces import CHOICES, describe_outside, outside_choices
 from phasegrad.errors import EnvError
 
 _ENOUGH_RESTARTS = 5
@@ -303,8 +303,7 @@ def _check_values(observation: Observation, space: gym.Space, envs: np.ndarray, 
     entries = space.spaces if isinstance(space, spaces.Dict) else {"": space}
     for name, entry in entries.items():
         array = observation[name] if isinstance(observation, dict) else observation
-        outside = outside_choices(array, entry)
-        if outside is not None and outside.any():
+        if isinstance(entry, CHOICES) and (outside := outside_choices(array, entry)).any():
             raise EnvError(describe_outside(name, int(envs[outside][0]), when, entry))
         label = f"observation entry {name!r}" if name else "observation"
         if isinstance(entry, spaces.MultiBinary):

@@ -13,7 +13,7 @@ import numpy as np
 from gymnasium import spaces
 
 from phasegrad.envs.contract import Observation
-from phasegrad.envs.spaces import Leaf, ObservationAdapter, fits_dtype, follow, outside_choices
+from phasegrad.envs.spaces import CHOICES, Leaf, ObservationAdapter, fits_dtype, follow, outside_choices
 from phasegrad.errors import EnvError
 
 
@@ -40,8 +40,7 @@ def as_batch(adapter: ObservationAdapter, observation: Any) -> tuple[Observation
         if not fits_dtype(array, leaf):
             raise EnvError(f"The observation{entry} is {array.dtype}, but {leaf.original.dtype} is needed.")
         flat[leaf.name] = leaf.convert(array[None] if single else array)
-        wrong = outside_choices(flat[leaf.name], leaf.space)
-        if wrong is not None and wrong.any():
+        if isinstance(leaf.space, CHOICES) and (wrong := outside_choices(flat[leaf.name], leaf.space)).any():
             row = array if single else array[int(np.flatnonzero(wrong)[0])]
             raise EnvError(f"The observation{entry} is {row.tolist()}, which is not in {leaf.original}.")
     mask = None if adapter.mask_leaf is None else _entry(observation, adapter.mask_leaf)

@@ -17,6 +17,7 @@ from phasegrad.envs.contract import Observation
 from phasegrad.errors import EnvError
 
 ACTION_MASK = "action_mask"
+CHOICES = (spaces.Discrete, spaces.MultiDiscrete)
 _SUPPORTED = "Box, Discrete, MultiDiscrete, MultiBinary, and Dict or Tuple of those"
 
 
@@ -215,16 +216,16 @@ def fits_dtype(array: np.ndarray, leaf: Leaf) -> bool:
     return array.dtype.kind in "iu" and wanted.kind in "iu" and np.array_equal(array.astype(wanted), array)
 
 
-def outside_choices(array: np.ndarray, space: gym.Space) -> np.ndarray | None:
-    """[B] bool: the rows of a flat batch that are none of the choices of a Discrete or MultiDiscrete `space`.
+def outside_choices(array: np.ndarray, space: gym.Space) -> np.ndarray:
+    """[...] bool: the rows of flat observations [..., *shape] that are none of the choices of one of `CHOICES`.
 
-    None for other spaces. Such a row would reach the network as all zeros, like no observation at all.
+    Such a row would reach the network as all zeros, like no observation at all.
     """
     if isinstance(space, spaces.Discrete):
         return (array < 0) | (array >= space.n)
-    if isinstance(space, spaces.MultiDiscrete):
-        return ((array < 0) | (array >= space.nvec)).any(-1)
-    return None
+    assert isinstance(space, spaces.MultiDiscrete)
+    outside: np.ndarray = ((array < 0) | (array >= space.nvec)).any(-1)
+    return outside
 
 
 def describe_outside(name: str, env: int, when: str, space: gym.Space) -> str:

@@ -315,6 +315,13 @@ def build_encoder(
                 f"encoder grid needs images of at least {SMALLEST_GRID} pixels a side, not {box.shape}; use impala, mlp "
                 "or auto."
             )
+        width, stride = impala_stem
+        smallest = 2 * (stride - stride // 2)  # what the stem's kernel of twice its stride needs, but for its padding
+        if name == "impala" and width and side < smallest:
+            raise ConfigError(
+                f"encoder impala with impala_stem_stride {stride} needs images of at least {smallest} pixels a side, not "
+                f"{box.shape}; lower impala_stem_stride, or use mlp or auto."
+            )
         if name == "impala":
             return ImpalaCNN(box, impala_channels, impala_pooling, impala_stem)
         return NatureCNN(box) if name == "nature" else GridCNN(box)
