@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -59,7 +60,9 @@ SPACES: dict[str, gym.Space] = {
     "like a reset": spaces.Tuple((spaces.Discrete(4, start=1), spaces.Dict({"x": spaces.Box(-1, 1, (2,))}))),
     "nested": spaces.Dict(
         {
-            "outer": spaces.Tuple((spaces.Discrete(3, start=7), spaces.Dict({"in": spaces.MultiBinary(2), "pic": PIXELS}))),
+            "outer": spaces.Tuple(
+                (spaces.Discrete(3, start=7), spaces.Dict({"in": spaces.MultiBinary(2), "pic": PIXELS}))
+            ),
             "small": spaces.Box(0, 255, (2, 2, 3), np.uint8),
             "grid": spaces.MultiDiscrete([[2, 3], [4, 5]], start=[[1, 1], [1, 1]]),
         }
@@ -307,8 +310,11 @@ class GreedyVector(gym.vector.SyncVectorEnv):
     """A third party's, which overwrites the whole batch of actions and gives away its own buffers."""
 
     def __init__(self, actions: gym.Space) -> None:
-        factory = lambda: Showing(SPACES["float32"], actions)  # noqa: E731
-        super().__init__([factory] * 2, copy=False, autoreset_mode=gym.vector.AutoresetMode.SAME_STEP)
+        super().__init__(
+            [partial(Showing, SPACES["float32"], actions)] * 2,
+            copy=False,
+            autoreset_mode=gym.vector.AutoresetMode.SAME_STEP,
+        )
 
     def step(self, actions: Any) -> Any:
         answer = super().step(copy.deepcopy(actions))
@@ -368,12 +374,14 @@ def test_the_smallest_images_are_vectors_and_impala_takes_them_too() -> None:
     for stem in ((0, 2), (4, 2)):
         encoder = build_encoder(box, "impala", impala_stem=stem, **settings)
         assert encoder(torch.zeros(5, 2, 3, 3, dtype=torch.uint8)).shape == (5, 256)
-    with pytest.raises(ConfigError, match="images of at least 4 pixels a side, not .*; lower impala_stem_stride"):
+    with pytest.raises(ConfigError, match=r"images of at least 4 pixels a side, not .*; lower impala_stem_stride"):
         build_encoder(box, "impala", impala_stem=(4, 4), **settings)
 
 
 def test_integer_boxes_are_normalised_and_images_are_not(tmp_path: Path) -> None:
-    space = spaces.Dict({"counts": spaces.Box(0, 1000, (3,), np.int64), "ram": spaces.Box(0, 255, (4,), np.uint8), "eye": PIXELS})
+    space = spaces.Dict(
+        {"counts": spaces.Box(0, 1000, (3,), np.int64), "ram": spaces.Box(0, 255, (4,), np.uint8), "eye": PIXELS}
+    )
     agent = trained(space, normalize_observation=True)
     assert agent.model.normalizer.names == ["counts", "ram"]
     assert agent.model.normalizer.mean_0.mean() > 100  # it has learnt from them

@@ -410,7 +410,9 @@ class Algorithm(ABC):
         size = len(named_leaves(batch)[0][1])
         masks = self._as_mask(inside if mask is None else mask, size)
         if masks is None and self.observing.mask_leaf is not None:
-            raise EnvError("The observation has no entry 'action_mask': give it, or the mask as predict(..., mask=...).")
+            raise EnvError(
+                "The observation has no entry 'action_mask': give it, or the mask as predict(..., mask=...)."
+            )
         params = self.model.policy(batch, masks)
         if deterministic:
             actions = self.family.mode(params)
@@ -432,7 +434,9 @@ class Algorithm(ABC):
         """Observations as flat tensors on the device, the mask among them or None, and whether it is a single one."""
         flat, mask, single = envs.as_batch(self.observing, observation)
         # Memory that torch takes: an image turned round or one that may not be written to is copied.
-        tensors = tree_map(lambda leaf: torch.from_numpy(np.require(leaf, requirements="CW")).to(self.device), flat)
+        tensors = tree_map(
+            lambda leaf: torch.from_numpy(np.require(leaf, requirements=["C", "W"])).to(self.device), flat
+        )
         return tensors, mask, single
 
     def _as_mask(self, mask: Any, size: int) -> Tensor | None:

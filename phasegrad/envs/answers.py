@@ -84,7 +84,9 @@ def vector_reset(answer: Any) -> tuple[Any, dict[str, Any]]:
     return answer
 
 
-def vector_answer(answer: Any, num_envs: int, when: str) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+def vector_answer(
+    answer: Any, num_envs: int, when: str
+) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
     """The answer of a vector environment's step, with a number and two flags for each environment, copied."""
     if not isinstance(answer, tuple) or len(answer) != 5 or not isinstance(answer[4], dict):
         raise EnvError(
@@ -93,7 +95,9 @@ def vector_answer(answer: Any, num_envs: int, when: str) -> tuple[Any, np.ndarra
         )
     batch, *columns, info = answer
     arrays = []
-    for name, column, dtype in zip(("rewards", "terminations", "truncations"), columns, (float, bool, bool), strict=True):
+    for name, column, dtype in zip(
+        ("rewards", "terminations", "truncations"), columns, (float, bool, bool), strict=True
+    ):
         array = np.asarray(column)
         if array.size != num_envs or array.dtype.kind not in "fiub":
             raise EnvError(
@@ -124,4 +128,6 @@ def _shown(value: Any) -> str:
 def _described(answer: Any) -> str:
     if isinstance(answer, tuple):
         return f"{len(answer)} values"
+    if answer is None:
+        return "nothing"
     return "only an observation" if isinstance(answer, np.ndarray | dict) else f"one {type(answer).__name__}"

@@ -25,6 +25,7 @@ EnvFactory = Callable[[], gym.Env]
 
 NOBODY = np.empty(0, np.int64)
 NOBODY.flags.writeable = False
+UNANSWERED = object()
 _EXTRAS = {"minigrid": "minigrid", "box2d": "box2d", "mujoco": "mujoco", "classic": "video"}
 
 
@@ -99,10 +100,10 @@ class GymnasiumVectorEnv(VectorEnv):
         finals: list[list[np.ndarray]] = []
         index, (usual_dtype, usual_shape) = 0, self._usual
         first = buffers[0]
-        answer: Any = None
+        answer: Any = UNANSWERED
         try:
             for index, step_one in enumerate(self._step_functions):
-                answer = None
+                answer = UNANSWERED
                 if self._timeout is None:
                     answer = step_one(rows[index])
                 else:
@@ -134,7 +135,7 @@ class GymnasiumVectorEnv(VectorEnv):
         except PhasegradError:
             raise
         except (Exception, StepTimeout) as error:
-            if answer is not None:  # the environment answered, but not as it should
+            if answer is not UNANSWERED:  # the environment answered, but not as it should
                 self._require_step(answer, index)
             raise EnvError(self._crash(index, f"step {self._steps}", error)) from error
         self._returns += reward

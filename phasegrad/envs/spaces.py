@@ -224,14 +224,15 @@ def outside_choices(array: np.ndarray, space: gym.Space) -> np.ndarray:
     if isinstance(space, spaces.Discrete):
         return (array < 0) | (array >= space.n)
     assert isinstance(space, spaces.MultiDiscrete)
-    outside: np.ndarray = ((array < 0) | (array >= space.nvec)).any(-1)
-    return outside
+    return np.logical_or.reduce((array < 0) | (array >= space.nvec), axis=-1)
 
 
 def describe_outside(name: str, env: int, when: str, space: gym.Space) -> str:
     """The sentence for an observation that `outside_choices` finds."""
     entry = f" entry {name!r}" if name else ""
-    return f"Environment {env} returned an observation{entry} {when} that leaves its space, {space} when counted from 0."
+    return (
+        f"Environment {env} returned an observation{entry} {when} that leaves its space, {space} when counted from 0."
+    )
 
 
 def same_form(left: gym.Space, right: gym.Space) -> bool:

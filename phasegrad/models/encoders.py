@@ -332,9 +332,7 @@ def build_encoder(
         return encoder != "auto" or shortest_side(part) >= SMALLEST_GRID
 
     if isinstance(space, gym.spaces.Dict):
-        images = {
-            k: image(s, encoder) for k, s in space.items() if isinstance(s, gym.spaces.Box) and has_cnn(s)
-        }
+        images = {k: image(s, encoder) for k, s in space.items() if isinstance(s, gym.spaces.Box) and has_cnn(s)}
         return JointEncoder(images, [(k, s) for k, s in space.items() if k not in images], mlp)
     if isinstance(space, gym.spaces.Box) and has_cnn(space):
         return image(space, encoder)

@@ -48,7 +48,9 @@ def space_from_json(data: Any, depth: int = 0) -> gym.Space:
             raise ValueError(depth)
         kind = data["kind"]
         if kind == "Dict":
-            return gym.spaces.Dict({str(name): space_from_json(part, depth + 1) for name, part in data["spaces"].items()})
+            return gym.spaces.Dict(
+                {str(name): space_from_json(part, depth + 1) for name, part in data["spaces"].items()}
+            )
         if kind == "Tuple":
             return gym.spaces.Tuple([space_from_json(part, depth + 1) for part in data["spaces"]])
         if kind == "Box":
