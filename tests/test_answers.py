@@ -307,7 +307,7 @@ class Rewriting(Honest):
 @pytest.mark.parametrize("vectorization", ["sync", "async"])
 @pytest.mark.parametrize("nested", [False, True])
 def test_check_finds_an_array_that_is_written_again(nested: bool, vectorization: str) -> None:
-    with pytest.raises(EnvError, match="changed an observation after it was returned.*return a copy"):
+    with pytest.raises(EnvError, match=r"changed an observation after it was returned.*return a copy"):
         check(Rewriting, 20, vectorization=vectorization, options={"nested": nested})
     pg.PPO(Rewriting, env_options={"nested": nested}, vectorization=vectorization, **SMALL).learn(32)  # it is harmless
 

@@ -76,9 +76,9 @@ def _refuse_answers(space: gym.Space, observation: Any) -> None:
     """Say so where a whole answer of `reset` or `step` was given in place of the observation in it."""
     if not isinstance(observation, tuple) or len(observation) not in (2, 5) or not isinstance(observation[-1], dict):
         return
-    if isinstance(space, spaces.Tuple) and len(space.spaces) == len(observation):
-        if isinstance(space.spaces[-1], spaces.Dict) and space.spaces[-1].spaces.keys() <= observation[-1].keys():
-            return
+    last = space.spaces[-1] if isinstance(space, spaces.Tuple) and len(space.spaces) == len(observation) else None
+    if isinstance(last, spaces.Dict) and last.spaces.keys() <= observation[-1].keys():
+        return  # the observation itself is a tuple that ends in a dict
     if len(observation) == 2:
         raise EnvError(
             "This is all that reset returned, (observation, info), but only the observation is wanted: "
