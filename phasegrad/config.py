@@ -114,7 +114,9 @@ class Config:
     )
 
     # Normalisation
-    normalize_observation: bool = setting(False, "running mean and variance of float observations")
+    normalize_observation: bool = setting(
+        False, "running mean and variance of Box observations, floats or integers; uint8 images stay as they are"
+    )
     clip_observation: float = setting(10.0, "limit of a normalised observation", low=0)
     normalize_reward: bool = setting(False, "divide rewards by the running deviation of the discounted return")
     clip_reward: float = setting(10.0, "limit of a normalised reward", low=0)

@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import gymnasium as gym
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -28,7 +27,6 @@ from phasegrad import envs
 from phasegrad.errors import RunError
 from phasegrad.parity import Samples, batches, largest_difference, random_samples, real_samples
 from phasegrad.paths import as_path
-from phasegrad.tree import named_leaves
 from phasegrad.versions import versions
 
 if TYPE_CHECKING:
@@ -70,7 +68,10 @@ class ExportedPolicy(nn.Module):
         self.model = copy.deepcopy(agent.model).cpu().eval()  # a copy: its parameters are tensors of their own
         self.family = agent.family
         self.with_value, self.with_log_prob, self.deterministic = with_value, with_log_prob, deterministic
-        self.names = [name for name, _ in named_leaves(_spaces(agent.observation_space))]
+        self.leaves = sorted(agent.observing.leaves, key=lambda leaf: leaf.name)
+        self.nested = agent.observing.nested
+        for index, leaf in enumerate(self.leaves):
+            self.register_buffer(f"start_{index}", torch.as_tensor(np.asarray(0 if leaf.start is None else leaf.start)))
         self.has_mask = agent.has_action_mask
         self.value_scale = float(agent.reward_normalizer.std)
         self.adapter = agent.adapter
@@ -89,9 +90,9 @@ class ExportedPolicy(nn.Module):
                 self.register_buffer(f"action_{name}", torch.as_tensor(getattr(agent.adapter, name)).flatten())
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        entries = dict(zip(self.names, inputs, strict=False))
-        observation = entries[""] if self.names == [""] else entries
-        mask = inputs[len(self.names)] if self.has_mask else None
+        entries = {leaf.name: self.flat(index, inputs[index]) for index, leaf in enumerate(self.leaves)}
+        observation = entries if self.nested else entries[""]
+        mask = inputs[len(self.leaves)] if self.has_mask else None
         if self.with_value:
             params, values = self.model.policy_and_value(observation, mask)
         else:
@@ -103,6 +104,14 @@ class ExportedPolicy(nn.Module):
         if self.with_value:
             outputs.append(values * self.value_scale)
         return tuple(outputs)
+
+    def flat(self, index: int, entry: Tensor) -> Tensor:
+        """An entry as the environment gives it, counted from 0 and in the shape that the network takes."""
+        leaf = self.leaves[index]
+        if leaf.start is not None and np.any(leaf.start):
+            entry = entry - getattr(self, f"start_{index}")
+        wanted = tuple(leaf.space.shape or ())
+        return entry if wanted == leaf.shape else entry.reshape(-1, *wanted)
 
     def for_environment(self, actions: Tensor) -> Tensor:
         """Clipped or rescaled, in the environment's own numbering, shape and type: what `predict` returns."""
@@ -117,7 +126,7 @@ class ExportedPolicy(nn.Module):
         return actions.to(self.action_type)
 
     def input_names(self) -> list[str]:
-        names = [name or OBSERVATION for name in self.names]
+        names = [leaf.name or OBSERVATION for leaf in self.leaves]
         return names + [MASK] * self.has_mask + [NOISE] * (not self.deterministic)
 
     def output_names(self) -> list[str]:
@@ -147,7 +156,7 @@ def export_onnx(
     require("onnxscript")
     policy = ExportedPolicy(agent, with_value, with_log_prob, deterministic)
     random, real = random_samples(agent), real_samples(agent)
-    model = _traced(policy, random)
+    model = _traced(agent, policy, random)
     for key, value in provenance(agent).items():
         entry = model.metadata_props.add()
         entry.key, entry.value = key, value
@@ -161,7 +170,7 @@ def export_onnx(
         session = onnxruntime.InferenceSession(str(partial), providers=["CPUExecutionProvider"])
         difference = 0.0
         for batch in batches(random, real):
-            feed = dict(zip(policy.input_names(), batch.arrays(not deterministic), strict=True))
+            feed = dict(zip(policy.input_names(), batch.arrays(agent, not deterministic), strict=True))
             found = dict(zip(policy.output_names(), session.run(None, feed), strict=True))
             difference = max(difference, largest_difference(agent, found, batch, deterministic))
         partial.replace(path)
@@ -201,9 +210,9 @@ def require(name: str) -> Any:
         raise RunError(f'Exporting needs {name} ({error}): pip install "phasegrad[onnx]".') from None
 
 
-def _traced(policy: ExportedPolicy, samples: Samples) -> Any:
+def _traced(agent: Algorithm, policy: ExportedPolicy, samples: Samples) -> Any:
     """The policy as an ONNX model whose batch size is free."""
-    arguments = tuple(torch.from_numpy(array[:3]) for array in samples.arrays(not policy.deterministic))
+    arguments = tuple(torch.from_numpy(array[:3]) for array in samples.arrays(agent, not policy.deterministic))
     batch = torch.export.Dim("batch")
     try:
         with _quiet(), torch.no_grad():
@@ -237,7 +246,3 @@ def _quiet() -> Iterator[None]:
             yield
     finally:
         logging.disable(disabled)
-
-
-def _spaces(space: gym.Space) -> Any:
-    return space.spaces if isinstance(space, gym.spaces.Dict) else space

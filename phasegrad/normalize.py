@@ -48,14 +48,14 @@ def merged_moments(moments: Tensor, batch: Tensor, ranks: Ranks = ALONE) -> Tens
 
 
 class ObservationNormalizer(nn.Module):
-    """(s - mean) / std of each float entry, clipped; integers, bits and images pass through."""
+    """(s - mean) / std of each Box, of floats or of integers, clipped; images, choices and bits pass through."""
 
     def __init__(self, space: gym.Space, enabled: bool, clip: float) -> None:
         super().__init__()
         self.clip, self.ranks = clip, ALONE
         spaces = space.spaces if isinstance(space, gym.spaces.Dict) else {"": space}
-        floats = [name for name, part in sorted(spaces.items()) if np.issubdtype(part.dtype or object, np.floating)]
-        self.names = floats if enabled else []
+        scaled = [name for name, part in sorted(spaces.items()) if _has_a_scale(part)]
+        self.names = scaled if enabled else []
         for index, name in enumerate(self.names):
             shape = spaces[name].shape or ()
             self.register_buffer(f"moments_{index}", torch.zeros(3, *shape, dtype=torch.float64))
@@ -87,6 +87,11 @@ class ObservationNormalizer(nn.Module):
             count, mean, squares = moments.unbind(0)
             getattr(self, f"mean_{index}").copy_(mean)
             getattr(self, f"scale_{index}").copy_((squares / count + EPSILON).rsqrt())
+
+
+def _has_a_scale(space: gym.Space) -> bool:
+    """A Box, unless it is an image: three-dimensional uint8, which its encoder scales itself."""
+    return isinstance(space, gym.spaces.Box) and not (space.dtype == np.uint8 and len(space.shape) == 3)
 
 
 class RewardNormalizer:

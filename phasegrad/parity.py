@@ -36,9 +36,14 @@ class Samples:
     masks: np.ndarray | None
     noise: np.ndarray
 
-    def arrays(self, with_noise: bool) -> list[np.ndarray]:
-        """The inputs in the order of an exported policy: the observation's entries by name, the mask, the noise."""
-        arrays = [array for _, array in named_leaves(self.observation)]
+    def arrays(self, agent: Algorithm, with_noise: bool) -> list[np.ndarray]:
+        """The inputs in the order of an exported policy: the observation's entries by name, the mask, the noise.
+
+        Entries have the environment's own numbers and shape, in the type that the agent stores them in.
+        """
+        flat = dict(named_leaves(self.observation))
+        leaves = sorted(agent.observing.leaves, key=lambda leaf: leaf.name)
+        arrays = [leaf.restore(flat[leaf.name]).astype(leaf.space.dtype) for leaf in leaves]
         return arrays + ([] if self.masks is None else [self.masks]) + [self.noise] * with_noise
 
     def __len__(self) -> int:
@@ -118,9 +123,10 @@ def largest_difference(agent: Algorithm, found: dict[str, np.ndarray], batch: Sa
     """Between a file's outputs `found` by name and the agent's own on a batch; too large a one is refused."""
     tensors = tree_map(lambda leaf: torch.from_numpy(leaf).to(agent.device), batch.observation)
     masks = None if batch.masks is None else torch.from_numpy(batch.masks).to(agent.device)
+    given = agent.observing.restore(batch.observation)  # as a caller has it
     params, noise = agent.model.policy(tensors, masks), torch.from_numpy(batch.noise).to(agent.device)
     if deterministic:
-        wanted, _ = agent.predict(batch.observation, mask=batch.masks)
+        wanted, _ = agent.predict(given, mask=batch.masks)
         taken = agent.family.mode(params)
     else:
         taken = agent.family.sample(params, noise)
@@ -139,7 +145,7 @@ def largest_difference(agent: Algorithm, found: dict[str, np.ndarray], batch: Sa
     if "value" in found:
         # A value is the network's output times this deviation, and so is its rounding error.
         scale = max(1.0, agent.reward_normalizer.std)
-        differences.append(_relative(found["value"], agent.value(batch.observation), scale))
+        differences.append(_relative(found["value"], agent.value(given), scale))
     worst = max(differences)
     if not worst <= TOLERANCE:
         raise RunError(f"The exported file disagrees with predict by {worst:.1e} (allowed {TOLERANCE:g}); not written.")

@@ -21,6 +21,7 @@ from phasegrad.actions import ActionAdapter
 from phasegrad.clock import Clock
 from phasegrad.distributions import Family
 from phasegrad.envs.contract import Episode, Observation, VectorEnv
+from phasegrad.envs.spaces import CHOICES, describe_outside, outside_choices
 from phasegrad.errors import EnvError, NonFiniteError
 from phasegrad.tree import named_leaves, tree_map
 
@@ -135,6 +136,10 @@ class Collector:
         self.env, self.actor, self.adapter, self.clock = env, actor, adapter, clock
         self.first_env, self.all_envs = first_env, all_envs or env.num_envs
         self.model, self.device = actor.model, actor.device
+        # Entries whose numbers are choices: one that does not exist would look like nothing at all.
+        parts = env.observation_space.spaces if isinstance(env.observation_space, gym.spaces.Dict) else None
+        entries = {"": env.observation_space} if parts is None else parts
+        self._choices = [(name, space) for name, space in entries.items() if isinstance(space, CHOICES)]
         self.observation, self.mask = env.reset() if played is None else env.play_back(*played)
         self._finals: list[tuple[int, np.ndarray, Observation]] = []  # (t, environments, final observations) where cut
         self._valued = False  # whether the last rollout's values are in place already
@@ -221,6 +226,11 @@ class Collector:
             t, n, *_ = bad.nonzero()[0].tolist()
             return n + self.first_env, first_step + t * self.all_envs + n + self.first_env
 
+        for name, space in self._choices:
+            outside = outside_choices(dict(named_leaves(segment.observations))[name].numpy(), space)
+            if outside.any():
+                n, step = place(torch.from_numpy(outside))
+                raise EnvError(describe_outside(name, n, f"at step {step}", space))
         floats = [("reward", segment.raw_rewards)]
         floats += [(f"observation {name}".strip(), leaf) for name, leaf in named_leaves(segment.observations)]
         for what, values in floats:
@@ -231,6 +241,11 @@ class Collector:
                 )
         last = (segment.num_steps, np.arange(segment.num_envs), self.observation)
         for t, envs, final in [*self._finals, last]:  # these are not acted on here, but their value counts
+            for name, space in self._choices:
+                outside = outside_choices(dict(named_leaves(final))[name], space)
+                if outside.any():
+                    n = int(envs[outside][0]) + self.first_env
+                    raise EnvError(describe_outside(name, n, f"after step {first_step + t * self.all_envs + n}", space))
             for name, leaf in named_leaves(final):
                 bad = ~np.isfinite(leaf.reshape(len(leaf), -1)).all(1)
                 if bad.any():

@@ -179,7 +179,11 @@ def test_check_passes_and_counts_on_a_good_environment() -> None:
 
 
 class _Blind(CountingEnv):
-    """Always the row of seed 1 in episode 0: nothing distinguishes one seed from another."""
+    """Always the row of seed 1 in episode 0: nothing distinguishes one seed from another. Returns copies."""
+
+    def observe(self):  # type: ignore[no-untyped-def]
+        observation, info = super().observe()
+        return observation.copy(), info
 
     def reset(self, *, seed: int | None = None, options: dict | None = None):  # type: ignore[no-untyped-def,type-arg]
         return super().reset(seed=1)

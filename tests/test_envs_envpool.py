@@ -10,6 +10,7 @@ import pytest
 from gymnasium.envs.classic_control import CartPoleEnv
 from machine import environments, needs_procgen
 
+import phasegrad as pg
 from phasegrad.doctor import examine
 from phasegrad.envs import VectorEnv, check, env_seeds, make, qt
 from phasegrad.errors import EnvError
@@ -123,6 +124,24 @@ def test_families_pass_the_check(env_id: str, options: dict, shape: tuple[int, .
     assert report.backend == "envpool"
     assert report.observation_space.shape == shape
     assert report.deterministic
+
+
+@pytest.mark.parametrize(
+    ("env_id", "entry", "shape"),
+    [("FingerSpin-v1", "touch", (2,)), ("FishSwim-v1", "upright", ()), ("FrankaKitchen-v1", "achieved_goal.kettle", (7,)),
+     ("CVRP-v1", "capacity", ())],
+)  # fmt: skip
+def test_single_numbers_and_dicts_within_dicts_train(env_id: str, entry: str, shape: tuple, tmp_path: Path) -> None:
+    assert check(env_id, 20).observation_space[entry].shape == shape
+    agent = pg.PPO(env_id, num_envs=2, num_steps=8, num_minibatches=1, epochs=1, preset="none")
+    agent.learn(32)
+    agent.save(tmp_path / "agent")
+    again = pg.load(tmp_path / "agent")
+    observation, mask = _make(env_id, 2).reset()
+    given = agent.observing.restore(observation)
+    np.testing.assert_array_equal(again.predict(given, mask=mask)[0], agent.predict(given, mask=mask)[0])
+    np.testing.assert_array_equal(again.value(given), agent.value(given))
+    again.learn(48)
 
 
 @pytest.mark.parametrize("backend", ["gymnasium", "envpool"])

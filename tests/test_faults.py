@@ -490,7 +490,9 @@ def test_a_longer_total_equals_one_run_where_the_checkpoints_fall_alike() -> Non
 def test_another_environment_is_refused(tmp_path: Path) -> None:
     ppo().learn(64).save(tmp_path / "agent")
     agent = pg.load(tmp_path / "agent", env="MountainCar-v0")
-    with pytest.raises(EnvError, match=r"The observation space of CartPole-v1 is .* but this agent was trained with"):
+    with pytest.raises(
+        EnvError, match=r"The observation space of MountainCar-v0 is .* but this agent was trained with"
+    ):
         agent.learn(128)
 
 
@@ -516,7 +518,7 @@ def test_another_version_is_told(tmp_path: Path) -> None:
         (bad.Hanging, r"Environment 0 \(seed \d+\) took longer than the 0\.5 s of env_timeout on step 40\."),
         (bad.WrongShape, r"Environment 0 returned an observation of shape \(3,\)"),
         (bad.WrongDtype, "Environment 0 returned an observation of dtype"),
-        (bad.WrongReward, r"Environment 0 \(seed \d+\) raised ValueError on step 40"),
+        (bad.WrongReward, r"Environment 0 gave the reward 'much' on step 40: it must be one number\."),
         (bad.ChangedSpaces, r"Environment 0 \(seed \d+\) changed its spaces"),
     ],
 )

@@ -103,11 +103,15 @@ class ACER(Algorithm):
     model: ActorQCritic
 
     def _setup(
-        self, observation_space: gym.Space, action_space: gym.Space, original_action_space: gym.Space, has_mask: bool
+        self,
+        original_observation_space: gym.Space,
+        action_space: gym.Space,
+        original_action_space: gym.Space,
+        has_mask: bool,
     ) -> None:
         if not isinstance(action_space, gym.spaces.Discrete):
             raise EnvError(f"acer needs a Discrete action space, not {action_space}: use ppo, ppg, a2c or trpo.")
-        super()._setup(observation_space, action_space, original_action_space, has_mask)
+        super()._setup(original_observation_space, action_space, original_action_space, has_mask)
 
     def build_optimizers(self) -> dict[str, Optimizer]:
         config = self.config

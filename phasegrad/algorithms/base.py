@@ -88,14 +88,14 @@ class Algorithm(ABC):
         self.run_dir = None if run_dir is None else as_path(run_dir)
         self.legs = Legs(self.own_envs)
         env = self._env = self._make_env()
-        self._setup(env.observation_space, env.action_space, env.original_action_space, env.has_action_mask)
+        self._setup(env.original_observation_space, env.action_space, env.original_action_space, env.has_action_mask)
         self.overwrite = overwrite
 
     @classmethod
     def restore(
         cls,
         config: Config,
-        observation_space: gym.Space,
+        original_observation_space: gym.Space,
         action_space: gym.Space,
         original_action_space: gym.Space,
         has_mask: bool,
@@ -106,7 +106,7 @@ class Algorithm(ABC):
         agent.may_import = False
         agent._take_share()
         agent.legs = Legs(agent.own_envs)
-        agent._setup(observation_space, action_space, original_action_space, has_mask)
+        agent._setup(original_observation_space, action_space, original_action_space, has_mask)
         return agent
 
     def _take_share(self) -> None:
@@ -120,10 +120,16 @@ class Algorithm(ABC):
         self.first_env = self.ranks.rank * self.own_envs
 
     def _setup(
-        self, observation_space: gym.Space, action_space: gym.Space, original_action_space: gym.Space, has_mask: bool
+        self,
+        original_observation_space: gym.Space,
+        action_space: gym.Space,
+        original_action_space: gym.Space,
+        has_mask: bool,
     ) -> None:
         config = self.config
-        self.original_action_space = original_action_space
+        self.original_observation_space, self.original_action_space = original_observation_space, original_action_space
+        self.observing = envs.ObservationAdapter(original_observation_space)
+        observation_space = self.observing.space
         self.observation_space, self.action_space, self.has_action_mask = observation_space, action_space, has_mask
         if config.arch == "auto":
             images = any(is_image(space) for space in _parts(observation_space))
@@ -418,12 +424,17 @@ class Algorithm(ABC):
         mask: Any = None,
         deterministic: bool = True,
     ) -> tuple[np.ndarray, Any]:
-        """Actions for one observation or a batch, as the environment takes them; `state` is passed through."""
-        batch, single = self._as_batch(observation)
+        """Actions for one observation or a batch, as the environment gives and takes them; `state` is passed through.
+
+        `mask` [M] or [B, M] says what is allowed; without it an `action_mask` entry of the observation does.
+        """
+        batch, inside, single = self._as_batch(observation)
         size = len(named_leaves(batch)[0][1])
-        masks = (
-            None if mask is None else torch.as_tensor(np.asarray(mask, dtype=bool)).reshape(size, -1).to(self.device)
-        )
+        masks = self._as_mask(inside if mask is None else mask, size)
+        if masks is None and self.observing.mask_leaf is not None:
+            raise EnvError(
+                "The observation has no entry 'action_mask': give it, or the mask as predict(..., mask=...)."
+            )
         params = self.model.policy(batch, masks)
         if deterministic:
             actions = self.family.mode(params)
@@ -437,29 +448,30 @@ class Algorithm(ABC):
     @torch.no_grad()
     def value(self, observation: Any) -> np.ndarray:
         """V(s) of a batch of observations [B], in the units of the unnormalised reward."""
-        batch, single = self._as_batch(observation)
+        batch, _, single = self._as_batch(observation)
         values = self.model.value(batch).cpu().numpy() * self.reward_normalizer.std
         return values[0] if single else values
 
-    def _as_batch(self, observation: Any) -> tuple[Any, bool]:
-        """Observations as tensors on the device with a batch dimension, and whether it was added."""
-        observation = envs.flatten_observation(observation)
-        if isinstance(self.observation_space, gym.spaces.Dict):
-            spaces: Any = self.observation_space.spaces
-            if not isinstance(observation, dict) or set(spaces) - set(observation):
-                raise EnvError(f"The observation must be a dict with the keys {', '.join(spaces)}.")
-            observation = {name: observation[name] for name in spaces}
-        else:
-            spaces = self.observation_space
-        arrays = tree_map(lambda leaf, space: np.asarray(leaf, dtype=space.dtype), observation, spaces)
-        name, some = named_leaves(arrays)[0]
-        wanted = (spaces[name] if isinstance(spaces, dict) else spaces).shape or ()
-        single = some.shape == wanted
-        if not single and some.shape[1:] != wanted:
-            raise EnvError(
-                f"The observation has shape {some.shape}; one of shape {wanted} or a batch of those is needed."
-            )
-        return tree_map(lambda leaf: torch.from_numpy(leaf[None] if single else leaf).to(self.device), arrays), single
+    def _as_batch(self, observation: Any) -> tuple[Any, Any, bool]:
+        """Observations as flat tensors on the device, the mask among them or None, and whether it is a single one."""
+        flat, mask, single = envs.as_batch(self.observing, observation)
+        # Memory that torch takes: an image turned round or one that may not be written to is copied.
+        tensors = tree_map(
+            lambda leaf: torch.from_numpy(np.require(leaf, requirements=["C", "W"])).to(self.device), flat
+        )
+        return tensors, mask, single
+
+    def _as_mask(self, mask: Any, size: int) -> Tensor | None:
+        """A mask [B, M] on the device."""
+        if mask is None:
+            return None
+        own = envs.ActionAdapter(self.original_action_space)
+        if own.parts:
+            return torch.from_numpy(own.to_mask(mask, size, "observation")).to(self.device)
+        bits, wanted = np.asarray(mask, dtype=bool), (size, self.family.mask_size)
+        if wanted[1] and bits.size != size * wanted[1]:
+            raise EnvError(f"The action mask has shape {bits.shape}, but {wanted} is needed.")
+        return torch.from_numpy(bits.reshape(size, -1).copy()).to(self.device)
 
     def evaluate(
         self, episodes: int = 20, *, deterministic: bool = True, seed: int | None = None, levels: str = "train"
@@ -550,10 +562,25 @@ class Algorithm(ABC):
         for name in ("observation_space", "action_space", "has_action_mask"):
             mine, theirs = getattr(self, name, None), getattr(env, name)
             if mine is not None and mine != theirs:
-                raise EnvError(
-                    f"The {name.replace('_', ' ')} of {self.config.env} is {theirs}, but this agent was trained with "
-                    f"{mine}: give the environment, options and versions it was trained with."
-                )
+                raise EnvError(self._other_space(name, mine, theirs))
+
+    def require_form(self, env: envs.VectorEnv) -> None:
+        """Refuse an environment that this agent cannot act in; another backend's may have other bounds."""
+        for name in ("observation_space", "action_space"):
+            mine, theirs = getattr(self, name), getattr(env, name)
+            if not envs.same_form(mine, theirs):
+                raise EnvError(self._other_space(name, mine, theirs))
+        if self.has_action_mask != env.has_action_mask:
+            raise EnvError(self._other_space("has_action_mask", self.has_action_mask, env.has_action_mask))
+
+    def _other_space(self, name: str, mine: Any, theirs: Any) -> str:
+        given = envs.name_of(self.source)
+        if name == "has_action_mask":
+            found, trained = ("an", "without one") if theirs else ("no", "with one")
+            what = f"{given} has {found} action mask, but this agent was trained {trained}"
+        else:
+            what = f"The {name.replace('_', ' ')} of {given} is {theirs}, but this agent was trained with {mine}"
+        return f"{what}: give the environment, options and versions it was trained with."
 
 
 def digest(observation: Any) -> str:
@@ -587,7 +614,7 @@ def _source_fields(env: Any, fields: Mapping[str, Any]) -> tuple[Any, dict[str, 
         raise ConfigError("env is missing: give an environment id such as CartPole-v1.")
     if isinstance(env, str):
         return env, fields | {"env": env}
-    fields["env"] = f"custom:{getattr(env, '__name__', type(env).__name__)}"
+    fields["env"] = f"custom:{envs.name_of(env)}"
     if isinstance(env, gym.vector.VectorEnv):
         found = env.num_envs * parallel.current().size  # each process brings its own
         if fields.setdefault("num_envs", found) != found:

@@ -14,8 +14,9 @@ import gymnasium as gym
 from phasegrad.envs.checker import CheckReport, check
 from phasegrad.envs.contract import Episode, Observation, Step, VectorEnv
 from phasegrad.envs.families import EnvSpec, list_envs, resolve
+from phasegrad.envs.given import as_batch
 from phasegrad.envs.seeding import env_seeds
-from phasegrad.envs.spaces import ActionAdapter, flatten, flatten_observation
+from phasegrad.envs.spaces import ActionAdapter, ObservationAdapter, flatten, flatten_observation, same_form
 from phasegrad.errors import ConfigError, EnvError
 
 __all__ = [
@@ -24,15 +25,19 @@ __all__ = [
     "EnvSpec",
     "Episode",
     "Observation",
+    "ObservationAdapter",
     "Step",
     "VectorEnv",
+    "as_batch",
     "check",
     "env_seeds",
     "flatten",
     "flatten_observation",
     "list_envs",
     "make",
+    "name_of",
     "resolve",
+    "same_form",
 ]
 
 EnvSource = str | Callable[[], gym.Env] | gym.vector.VectorEnv
@@ -97,6 +102,11 @@ def make(
         raise EnvError(f"An environment is an id, a function or a gymnasium VectorEnv, not a {type(source).__name__}.")
     factory = partial(source, **options) if options else source
     return _from_factory(factory, seeds, vectorization, render, timeout)
+
+
+def name_of(source: EnvSource) -> str:
+    """What to call a source in a sentence or a file."""
+    return source if isinstance(source, str) else str(getattr(source, "__name__", type(source).__name__))
 
 
 def _from_factory(

@@ -5,9 +5,11 @@ For users' own environments as much as for the backends' tests; `check("MyEnv-v0
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import gymnasium as gym
@@ -15,10 +17,13 @@ import numpy as np
 from gymnasium import spaces
 
 from phasegrad.envs.contract import Observation, Step, VectorEnv
+from phasegrad.envs.families import resolve
 from phasegrad.envs.seeding import env_seeds
+from phasegrad.envs.spaces import CHOICES, describe_outside, outside_choices
 from phasegrad.errors import EnvError
 
 _ENOUGH_RESTARTS = 5
+_ROUNDING = 1e-5  # of a bound, or of 1 where that is larger: what single precision may add
 
 
 @dataclass(slots=True)
@@ -50,21 +55,24 @@ def check(
     """Act at random for `steps` steps and raise `EnvError` on the first breach of the contract.
 
     Ids and factories are made again to see whether the same seeds give the same trajectory and others another one.
+    What training bears in an environment that has an id, and so is somebody else's to mend, is only warned of.
     """
     from phasegrad.envs import make
 
     if isinstance(source, VectorEnv):
-        return _run(source, steps, seed)[0]
+        return _run(source, steps, seed, _Teller(source.backend == "envpool"))[0]
     if isinstance(source, gym.vector.VectorEnv):
         env = make(source, num_envs=source.num_envs, seeds=env_seeds(seed, 0, source.num_envs))
-        return _close_after(env, steps, seed)[0]
+        return _close_after(env, steps, seed, _Teller(False))[0]
+    tell = _Teller(isinstance(source, str))
+    made_from, given = _watched(source, options, backend, tell)
 
     def run(env_seed: int) -> tuple[CheckReport, list[np.ndarray]]:
         seeds = env_seeds(env_seed, 0, num_envs)
         made = make(
-            source, num_envs=num_envs, seeds=seeds, backend=backend, vectorization=vectorization, options=options
+            made_from, num_envs=num_envs, seeds=seeds, backend=backend, vectorization=vectorization, options=given
         )
-        return _close_after(made, steps, seed)  # the same actions each time
+        return _close_after(made, steps, seed, tell)  # the same actions each time
 
     report, trajectory = run(seed)
     _, repeated = run(seed)
@@ -78,17 +86,91 @@ def check(
     return report
 
 
-def _close_after(env: VectorEnv, steps: int, seed: int) -> tuple[CheckReport, list[np.ndarray]]:
+class _Teller:
+    """Raises a sentence, or with `warn` warns of it once a check."""
+
+    def __init__(self, warn: bool) -> None:
+        self.warn, self.told = warn, False
+
+    def __call__(self, sentence: str) -> None:
+        if not self.warn:
+            raise EnvError(sentence)
+        if not self.told:
+            self.told = True
+            warnings.warn(sentence, stacklevel=2)
+
+
+class _KeptObservations(gym.Wrapper):
+    """Keeps the last observation, and says so where the environment changes it after it was returned."""
+
+    def __init__(self, env: gym.Env, tell: _Teller) -> None:
+        super().__init__(env)
+        self._tell = tell
+        self._last: Any = None
+        self._as_it_was: Any = None
+
+    def reset(self, **kwargs: Any) -> Any:
+        return self._kept(self.env.reset(**kwargs))
+
+    def step(self, action: Any) -> Any:
+        return self._kept(self.env.step(action))
+
+    def _kept(self, answer: Any) -> Any:
+        before = zip(_arrays(self._last), _arrays(self._as_it_was), strict=True)
+        if not all(np.array_equal(now, then, equal_nan=now.dtype.kind == "f") for now, then in before):
+            self._last = self._as_it_was = None
+            self._tell(
+                "The environment changed an observation after it was returned: it writes into the same array again; "
+                "training copies it in time, but other code may not, so return a copy."
+            )
+        self._last = answer[0] if isinstance(answer, tuple) and answer else None
+        self._as_it_was = copy.deepcopy(self._last)
+        return answer
+
+
+def _arrays(nested: Any) -> list[np.ndarray]:
+    if isinstance(nested, dict):
+        return [array for name in nested for array in _arrays(nested[name])]
+    if isinstance(nested, tuple):
+        return [array for entry in nested for array in _arrays(entry)]
+    return [nested] if isinstance(nested, np.ndarray) else []
+
+
+def _watched(source: Any, options: Mapping[str, Any] | None, backend: str, tell: _Teller) -> tuple[Any, Any]:
+    """The source, and its options, with each environment made under watch; envpool's need none."""
+    factory = source
+    if isinstance(source, str):
+        from phasegrad.envs.gymnasium_backend import factory_of_id
+
+        spec = resolve(source, options, backend=backend)
+        if spec.backend == "envpool":
+            return source, options
+        factory = factory_of_id(spec, render=False)
+    elif not callable(source) or isinstance(source, gym.Env):
+        return source, options  # `make` says what is wrong with it
+    elif options:
+        factory = partial(source, **options)
+
+    def make_one() -> Any:
+        env = factory()
+        return _KeptObservations(env, tell) if isinstance(env, gym.Env) else env
+
+    return make_one, None
+
+
+def _close_after(env: VectorEnv, steps: int, seed: int, tell: _Teller) -> tuple[CheckReport, list[np.ndarray]]:
     try:
-        return _run(env, steps, seed)
+        return _run(env, steps, seed, tell)
     finally:
         env.close()
 
 
-def _run(env: VectorEnv, steps: int, seed: int) -> tuple[CheckReport, list[np.ndarray]]:
+def _run(env: VectorEnv, steps: int, seed: int, tell: _Teller) -> tuple[CheckReport, list[np.ndarray]]:
     random = np.random.default_rng(seed)
     observation, mask = env.reset()
+    everyone = np.arange(env.num_envs)
     _check_observation(observation, env.observation_space, env.num_envs, "The first observation")
+    _check_values(observation, env.observation_space, everyone, "at its first reset", tell)
     _check_mask(mask, env)
     trajectory = [_flat(observation)]
     returns, lengths = np.zeros(env.num_envs), np.zeros(env.num_envs, np.int64)
@@ -104,6 +186,9 @@ def _run(env: VectorEnv, steps: int, seed: int) -> tuple[CheckReport, list[np.nd
         mask = step.action_mask
         when = f"on step {time}"
         _check_step(step, env, when)
+        _check_values(step.observation, env.observation_space, everyone, when, tell)
+        if step.final_observation is not None:
+            _check_values(step.final_observation, env.observation_space, step.ended, when, tell)
         returns += step.reward
         lengths += 1
         _check_episodes(step, returns if compare_returns else None, lengths, when)
@@ -211,8 +296,39 @@ def _check_observation(observation: Observation, space: gym.Space, count: int, w
             raise EnvError(f"{label} has dtype {array.dtype}, but {entry.dtype} is promised.")
         if array.dtype.kind == "f" and not np.isfinite(array).all():
             raise EnvError(f"{label} holds NaN or infinity.")
-        if isinstance(entry, spaces.Discrete) and (np.any(array < 0) or np.any(array >= entry.n)):
-            raise EnvError(f"{label} leaves the range 0 to {entry.n - 1}.")
+
+
+def _check_values(observation: Observation, space: gym.Space, envs: np.ndarray, when: str, tell: _Teller) -> None:
+    """That the rows [B, ...] of the environments `envs` are in their space."""
+    entries = space.spaces if isinstance(space, spaces.Dict) else {"": space}
+    for name, entry in entries.items():
+        array = observation[name] if isinstance(observation, dict) else observation
+        if isinstance(entry, CHOICES) and (outside := outside_choices(array, entry)).any():
+            raise EnvError(describe_outside(name, int(envs[outside][0]), when, entry))
+        label = f"observation entry {name!r}" if name else "observation"
+        if isinstance(entry, spaces.MultiBinary):
+            wrong = (array != 0) & (array != 1)
+            if wrong.any():
+                raise EnvError(
+                    f"The {label} of environment {_first(wrong, envs)} holds {array[wrong][0]} {when}, but its space "
+                    f"{entry} has 0 and 1 only."
+                )
+        elif isinstance(entry, spaces.Box):
+            for bound, sign, most in ((entry.high, 1, "at most"), (entry.low, -1, "at least")):
+                bounds = bound.astype(np.float64)
+                slack = _ROUNDING * np.maximum(1.0, np.abs(bounds)) if array.dtype.kind == "f" else 0.0
+                with np.errstate(invalid="ignore"):  # inf * 0 where a bound is infinite
+                    beyond = sign * (array.astype(np.float64) - bounds) > slack
+                if beyond.any():
+                    limit = np.broadcast_to(bound, array.shape)[beyond][0]
+                    tell(
+                        f"The {label} of environment {_first(beyond, envs)} holds {array[beyond][0]} {when}, but its "
+                        f"Box has {most} {limit} there: widen the Box, or clip the observation."
+                    )
+
+
+def _first(wrong: np.ndarray, envs: np.ndarray) -> int:
+    return int(envs[wrong.reshape(len(wrong), -1).any(1)][0])
 
 
 def _check_mask(mask: np.ndarray | None, env: VectorEnv) -> None:

@@ -61,7 +61,7 @@ class EnvpoolVectorEnv(VectorEnv):
             self._adapter = ObservationAdapter(_honest_bounds(self._pool.observation_space), drop)
             self._actions = ActionAdapter(self._pool.action_space)
         self._actions.dtype = np.dtype(self._pool._spec._action_spec[-1][0])
-        self.observation_space = self._adapter.space
+        self.observation_space, self.original_observation_space = self._adapter.space, self._adapter.original
         self.action_space = self._actions.space
         self.original_action_space = self._actions.original
         self.has_action_mask = self._adapter.mask_leaf is not None
@@ -289,7 +289,8 @@ class EnvpoolVectorEnv(VectorEnv):
         self._at_env_id = keys.index("info:env_id")
         self._at_reward, self._at_done, self._at_truncated = (keys.index(key) for key in ("reward", "done", "trunc"))
         self._at_observation = keys.index("obs") if "obs" in keys else -1
-        self._entries = {key[4:]: position for position, key in enumerate(keys) if key.startswith("obs:")}
+        # Entries within entries are divided by colons there, by dots here.
+        self._entries = {key[4:].replace(":", "."): at for at, key in enumerate(keys) if key.startswith("obs:")}
         if len(self._entries) == 1 and not isinstance(pool.observation_space, spaces.Dict):
             self._at_observation = self._entries.popitem()[1]
         atari = self.spec.family == "atari"

@@ -184,18 +184,43 @@ def _register_minigrid() -> bool:
 
 
 def _resolve_gymnasium(env_id: str, options: dict[str, Any], explicit: bool) -> EnvSpec:
-    name = env_id
+    name, module = env_id, ""
     if ":" in env_id:
         module, name = env_id.split(":", 1)
         try:
             importlib.import_module(module)
-        except ImportError as error:
-            raise EnvError(f"{env_id} needs the module {module}, which cannot be imported ({error}).") from error
+        except Exception as error:  # whatever a stranger's module does when it is imported
+            raise EnvError(
+                f"{env_id} needs the module {module}, which cannot be imported ({_said(error)}): install the package "
+                "that holds it, or correct its name."
+            ) from error
     if name.startswith(("MiniGrid-", "BabyAI-")) and not _register_minigrid():
         raise EnvError(f'{env_id} needs MiniGrid: pip install "phasegrad[minigrid]".')
     spec = gym.registry.get(name)
+    if module and (spec is None or spec.entry_point is None):
+        raise EnvError(_unknown_of_module(module, name))
     if spec is None or spec.entry_point is None:
         known: Iterable[str] = gym.registry if explicit else {**envpool_packages(), **dict.fromkeys(gym.registry)}
         where = "gymnasium has no environment" if explicit else "Unknown environment"
         raise EnvError(f"{where} {env_id!r}.{nearest(name, known)} `phasegrad envs` lists all.")
     return EnvSpec(_family(str(spec.entry_point)), "gymnasium", name, options)
+
+
+def _unknown_of_module(module: str, name: str) -> str:
+    """The sentence for an id that its module does not register; only its own ids can be meant."""
+    package = module.split(".")[0]
+    own = [env_id for env_id, spec in gym.registry.items() if _package_of(spec.entry_point) == package]
+    told = f"The module {module} was imported, but registers no environment {name!r}"
+    if not own:
+        return f"{told}, nor any other: import the module that calls gymnasium.register, or pass the class in Python."
+    listed = f"{', '.join(sorted(own)[:5])}{' and more' if len(own) > 5 else ''}"
+    return f"{told}.{nearest(name, own) or f' It registers {listed}.'}"
+
+
+def _package_of(entry_point: Any) -> str:
+    where = entry_point if isinstance(entry_point, str) else getattr(entry_point, "__module__", "") or ""
+    return str(where).split(":")[0].split(".")[0]
+
+
+def _said(error: Exception) -> str:
+    return str(error) if isinstance(error, ImportError) else f"{type(error).__name__}: {error}"

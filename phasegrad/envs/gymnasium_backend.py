@@ -14,9 +14,10 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
+from phasegrad.envs.answers import as_number, checked_reset, require_env, reset_mistake, step_mistake
 from phasegrad.envs.contract import Episode, Observation, Step, VectorEnv
 from phasegrad.envs.families import EnvSpec
-from phasegrad.envs.spaces import ACTION_MASK, ActionAdapter, Leaf, ObservationAdapter, follow
+from phasegrad.envs.spaces import ACTION_MASK, ActionAdapter, Leaf, ObservationAdapter, fits_dtype, follow
 from phasegrad.envs.watching import StepTimeout, time_limit
 from phasegrad.errors import ConfigError, EnvError, PhasegradError
 
@@ -24,6 +25,7 @@ EnvFactory = Callable[[], gym.Env]
 
 NOBODY = np.empty(0, np.int64)
 NOBODY.flags.writeable = False
+UNANSWERED = object()
 _EXTRAS = {"minigrid": "minigrid", "box2d": "box2d", "mujoco": "mujoco", "classic": "video"}
 
 
@@ -41,7 +43,7 @@ class GymnasiumVectorEnv(VectorEnv):
         factory: EnvFactory | None = None,
     ) -> None:
         """`factory` makes one more of `envs`; without it an environment to be made anew is only reset on its new seed."""
-        if len({id(env) for env in envs}) != len(envs):
+        if len({id(env.unwrapped) for env in envs}) != len(envs):
             raise EnvError(
                 "The environment factory returned the same environment twice; it must make a new one each time."
             )
@@ -57,12 +59,12 @@ class GymnasiumVectorEnv(VectorEnv):
         for index, env in enumerate(self._envs):
             if env.observation_space != self._envs[0].observation_space or env.action_space != self._actions.original:
                 raise EnvError(f"Environment {index} has other spaces than environment 0; all must be alike.")
-        self.observation_space = self._adapter.space
+        self.observation_space, self.original_observation_space = self._adapter.space, self._adapter.original
         self.action_space = self._actions.space
         self.original_action_space = self._actions.original
         if self._adapter.mask_leaf is not None:
             self._actions.check_mask_space(self._adapter.mask_leaf)
-        self._leaves = [*self._adapter.leaves, *([self._adapter.mask_leaf] if self._adapter.mask_leaf else [])]
+        self._leaves = self._adapter.all_leaves
         only = self._adapter.leaves[0]
         # dtype and shape of an observation that is one array: what needs no further check on every step
         self._usual = (None, None) if self._adapter.nested else (np.dtype(only.original.dtype), only.shape)
@@ -136,13 +138,21 @@ class GymnasiumVectorEnv(VectorEnv):
         finals: list[list[np.ndarray]] = []
         index, (usual_dtype, usual_shape) = 0, self._usual
         first = buffers[0]
+        answer: Any = UNANSWERED
         try:
             for index, step_one in enumerate(self._step_functions):
+                answer = UNANSWERED
                 if self._timeout is None:
-                    observation, reward[index], over, cut, info = step_one(rows[index])
+                    answer = step_one(rows[index])
                 else:
                     with self._limit:
-                        observation, reward[index], over, cut, info = step_one(rows[index])
+                        answer = step_one(rows[index])
+                observation, amount, over, cut, info = answer
+                if type(amount) is not float:
+                    amount = as_number(amount)
+                if amount is None or type(info) is not dict:
+                    self._require_step(answer, index)
+                reward[index] = amount
                 if over or cut:
                     terminated[index], truncated[index] = over, cut
                     final = self._buffers(1)
@@ -163,6 +173,8 @@ class GymnasiumVectorEnv(VectorEnv):
         except PhasegradError:
             raise
         except (Exception, StepTimeout) as error:
+            if answer is not UNANSWERED:  # the environment answered, but not as it should
+                self._require_step(answer, index)
             raise EnvError(self._crash(index, f"step {self._steps}", error)) from error
         self._returns += reward
         step = Step(
@@ -207,10 +219,12 @@ class GymnasiumVectorEnv(VectorEnv):
     def _reset_one(self, index: int, seed: int | None) -> tuple[Any, dict[str, Any]]:
         try:
             with self._limit:
-                observation, info = self._envs[index].reset(seed=seed)
+                observation, info = checked_reset(self._envs[index].reset(seed=seed), index)
+        except PhasegradError:
+            raise
         except (Exception, StepTimeout) as error:
             when = f"the reset after step {self._steps}" if self._steps else "its first reset"
-            raise EnvError(self._crash(index, when, error)) from error
+            raise EnvError(reset_mistake(error, index) or self._crash(index, when, error)) from error
         env, promised = self._envs[index], self._promised[index]
         if env.observation_space is not promised[0] or env.action_space is not promised[1]:
             if (env.observation_space, env.action_space) != promised:
@@ -220,6 +234,11 @@ class GymnasiumVectorEnv(VectorEnv):
                 )
             self._promised[index] = (env.observation_space, env.action_space)
         return observation, info
+
+    def _require_step(self, answer: Any, index: int) -> None:
+        mistake = step_mistake(answer, index, f"step {self._steps}")
+        if mistake is not None:
+            raise EnvError(mistake)
 
     def _crash(self, index: int, when: str, error: BaseException) -> str:
         if isinstance(error, StepTimeout):
@@ -251,6 +270,7 @@ class GymnasiumVectorEnv(VectorEnv):
             return
         if ACTION_MASK not in info:
             raise EnvError(f"Environment {index} gave an action_mask in its first info, but not on step {self._steps}.")
+        self._actions.check_mask_size(info[ACTION_MASK], index)
         masks.append(np.array(info[ACTION_MASK]).reshape(-1))
 
     def _collect_mask(self, buffers: list[np.ndarray], masks: list[Any]) -> np.ndarray | None:
@@ -280,9 +300,12 @@ class GuardedEnv(gym.Wrapper):
         elif seed is not None:
             self._steps, self._seed = 0, seed
         try:
-            observation, info = self.env.reset(seed=seed, options=options)
+            observation, info = checked_reset(self.env.reset(seed=seed, options=options), self._index)
+        except PhasegradError:
+            raise
         except Exception as error:
-            raise EnvError(describe_crash(self._index, self._seed, when, error)) from error
+            crash = describe_crash(self._index, self._seed, when, error)
+            raise EnvError(reset_mistake(error, self._index) or crash) from error
         self._check(observation)
         if seed is not None:
             self._first = copy.deepcopy((observation, info))
@@ -294,16 +317,22 @@ class GuardedEnv(gym.Wrapper):
             return self._first[0], 0.0, False, False, self._first[1]
         self._steps += 1
         try:
-            observation, reward, terminated, truncated, info = self.env.step(action)
+            answer: Any = self.env.step(action)
+        except PhasegradError:
+            raise
         except Exception as error:
             raise EnvError(describe_crash(self._index, self._seed, f"step {self._steps}", error)) from error
+        mistake = step_mistake(answer, self._index, f"step {self._steps}")
+        if mistake is not None:
+            raise EnvError(mistake)
+        observation, reward, terminated, truncated, info = answer
         self._check(observation)
         if terminated or truncated:  # the reset that follows may write into the same memory
             observation = copy.deepcopy(observation)
-        return observation, float(reward), bool(terminated), bool(truncated), info
+        return observation, as_number(reward) or 0.0, bool(terminated), bool(truncated), info
 
     def _check(self, observation: Any) -> None:
-        for leaf in self._adapter.leaves:
+        for leaf in self._adapter.all_leaves:
             checked_entry(observation, leaf, self._index)
 
 
@@ -315,9 +344,7 @@ def build_env(factory: EnvFactory, index: int) -> gym.Env:
         raise
     except Exception as error:
         raise EnvError(f"Making environment {index} raised {type(error).__name__}: {error}") from error
-    if not isinstance(env, gym.Env):
-        raise EnvError(f"The environment factory must return a gymnasium.Env, but returned {type(env).__name__}.")
-    return without_mission(env)
+    return without_mission(require_env(env))
 
 
 def without_mission(env: gym.Env) -> gym.Env:
@@ -368,15 +395,6 @@ def checked_entry(observation: Any, leaf: Leaf, index: int) -> np.ndarray:
             f"{leaf.original} promises {leaf.original.dtype}."
         )
     return array
-
-
-def fits_dtype(array: np.ndarray, leaf: Leaf) -> bool:
-    """Whether an array can be stored as its space promises without a change of meaning."""
-    wanted = np.dtype(leaf.original.dtype)
-    if array.dtype == wanted or np.can_cast(array.dtype, wanted, "same_kind"):
-        return True
-    # Integers of another width or sign, such as those of a plain list, are fine as long as they fit.
-    return array.dtype.kind in "iu" and wanted.kind in "iu" and np.array_equal(array.astype(wanted), array)
 
 
 def describe_crash(index: int, seed: int, when: str, error: BaseException) -> str:

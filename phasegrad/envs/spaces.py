@@ -17,6 +17,7 @@ from phasegrad.envs.contract import Observation
 from phasegrad.errors import EnvError
 
 ACTION_MASK = "action_mask"
+CHOICES = (spaces.Discrete, spaces.MultiDiscrete)
 _SUPPORTED = "Box, Discrete, MultiDiscrete, MultiBinary, and Dict or Tuple of those"
 
 
@@ -40,6 +41,11 @@ class Leaf:
         shape = self.space.shape or ()
         return array if array.shape[1:] == shape else array.reshape(array.shape[0], *shape)
 
+    def restore(self, batch: np.ndarray) -> np.ndarray:
+        """The way back: a batch [B, ...] of `space` in the numbers, shape and dtype that the environment gives."""
+        array = batch.reshape(len(batch), *self.shape)
+        return (array if self.start is None else array + self.start).astype(self.original.dtype)
+
 
 def flatten(space: gym.Space) -> gym.Space:
     """The space an agent sees: plain, or for Dict and Tuple a Dict without nesting and without the action mask."""
@@ -62,19 +68,23 @@ class ObservationAdapter:
     """Flattens batches of one observation space and takes the action mask out of them."""
 
     def __init__(self, space: gym.Space, drop: Collection[str] = ()) -> None:
+        if drop and isinstance(space, spaces.Dict):
+            space = spaces.Dict({name: entry for name, entry in space.spaces.items() if name not in drop})
+        self.original = space
         self.nested = isinstance(space, spaces.Dict | spaces.Tuple)
         self.leaves: list[Leaf] = []
         self.mask_leaf: Leaf | None = None
         for name, path, leaf_space in _walk(space):
-            if name in drop:
-                continue
             if path == (ACTION_MASK,):
                 self.mask_leaf = Leaf(name, path, leaf_space, leaf_space, tuple(leaf_space.shape or ()), None)
             else:
                 self.leaves.append(_leaf(name, path, leaf_space))
-        if not self.leaves:
+        self.all_leaves = [*self.leaves, *([self.mask_leaf] if self.mask_leaf is not None else [])]
+        if not sum(int(np.prod(leaf.shape)) for leaf in self.leaves):
             raise EnvError(f"The observation space {space} has nothing to observe; it needs at least one entry.")
         names = [leaf.name for leaf in self.leaves]
+        if self.nested and "" in names:
+            raise EnvError(f"The observation space {space} has an entry whose name is empty; give it one.")
         if len(set(names)) != len(names):
             raise EnvError(f"The observation space has two entries that flatten to one name: {sorted(names)}.")
         if self.nested:
@@ -87,6 +97,22 @@ class ObservationAdapter:
         if not self.nested:
             return self.leaves[0].convert(batch)
         return {leaf.name: leaf.convert(follow(batch, leaf.path)) for leaf in self.leaves}
+
+    def restore(self, observation: Observation) -> Any:
+        """The way back: a flat batch [B, ...] as the environment nests and numbers it, without the action mask."""
+        if not isinstance(observation, dict):
+            return self.leaves[0].restore(observation)
+        arrays = {leaf.path: leaf.restore(observation[leaf.name]) for leaf in self.leaves}
+
+        def rebuilt(space: gym.Space, path: tuple[str | int, ...]) -> Any:
+            if isinstance(space, spaces.Dict):
+                inner = {key: (entry, (*path, key)) for key, entry in space.spaces.items()}
+                return {key: rebuilt(*at) for key, at in inner.items() if at[1] != (ACTION_MASK,)}
+            if isinstance(space, spaces.Tuple):
+                return tuple(rebuilt(entry, (*path, index)) for index, entry in enumerate(space.spaces))
+            return arrays[path]
+
+        return rebuilt(self.original, ())
 
     def mask(self, batch: Any) -> Any | None:
         """The raw action mask inside a nested batch, or None where the space has none."""
@@ -108,7 +134,7 @@ class ActionAdapter:
         elif isinstance(original, spaces.MultiDiscrete):
             self.parts = [int(size) for size in original.nvec.reshape(-1)]
             self.space = spaces.MultiDiscrete(self.parts)
-            self.offset = np.asarray(original.start)
+            self.offset = np.asarray(original.start, np.int64)
         elif isinstance(original, spaces.MultiBinary):
             self.space = spaces.MultiBinary(int(np.prod(original.shape)))
         elif isinstance(original, spaces.Box) and np.issubdtype(original.dtype, np.floating):
@@ -134,7 +160,8 @@ class ActionAdapter:
             )
         if not self._plain:
             actions = actions.reshape(num_envs, *self._original_shape) + self.offset
-        return np.ascontiguousarray(actions, dtype=self.dtype)
+        # Always a copy: the environment may write into what it is given, which is what the policy learns from.
+        return np.array(actions, dtype=self.dtype, order="C")
 
     def check_mask_space(self, leaf: Leaf) -> None:
         """Refuse an `action_mask` entry that cannot be the mask of these actions."""
@@ -146,19 +173,28 @@ class ActionAdapter:
                 "entries."
             )
 
-    def to_mask(self, raw: Any, num_envs: int) -> np.ndarray:
-        """An action mask [N, M] bool, with at least one allowed action for every choice."""
+    def check_mask_size(self, mask: Any, index: int) -> None:
+        """Refuse the action mask of environment `index` where it has another size than its actions."""
+        if np.size(mask) != self.mask_size:
+            raise EnvError(
+                f"Environment {index} gave an action_mask of shape {np.shape(mask)}, but its action space "
+                f"{self.original} needs {self.mask_size} entries."
+            )
+
+    def to_mask(self, raw: Any, num_envs: int, of: str = "environment") -> np.ndarray:
+        """An action mask [N, M] bool of environments or observations, with an allowed action for every choice."""
         mask = np.asarray(raw)
         if mask.size != num_envs * self.mask_size:
+            several = f"{num_envs} {of}s" if num_envs != 1 else f"one {of}"
             raise EnvError(
-                f"The action mask has shape {mask.shape}, but {num_envs} environments with the action space "
-                f"{self.original} need {(num_envs, self.mask_size)}."
+                f"The action mask has shape {mask.shape}, but {several} with the action space {self.original} "
+                f"need{'s' if num_envs == 1 else ''} {(num_envs, self.mask_size)}."
             )
         mask = mask.reshape(num_envs, self.mask_size).astype(bool)
         allowed = np.logical_or.reduceat(mask, self._mask_offsets, axis=1)  # [N, choices]
         if not allowed.all():
             index = int(np.flatnonzero(~allowed.all(axis=1))[0])
-            raise EnvError(f"The action mask of environment {index} allows no action at all.")
+            raise EnvError(f"The action mask of {of} {index} allows no action at all.")
         return mask
 
 
@@ -167,6 +203,45 @@ def follow(nested: Any, path: tuple[str | int, ...]) -> Any:
     for key in path:
         nested = nested[key]
     return nested
+
+
+def fits_dtype(array: np.ndarray, leaf: Leaf) -> bool:
+    """Whether an array can be stored as its space promises without a change of meaning."""
+    wanted = np.dtype(leaf.original.dtype)
+    if array.dtype == wanted or np.can_cast(array.dtype, wanted, "safe"):
+        return True
+    if wanted.kind == "f":
+        return array.dtype.kind in "fiub"
+    # Integers of another width or sign, such as those of a plain list, are fine as long as they fit.
+    return array.dtype.kind in "iu" and wanted.kind in "iu" and np.array_equal(array.astype(wanted), array)
+
+
+def outside_choices(array: np.ndarray, space: gym.Space) -> np.ndarray:
+    """[...] bool: the rows of flat observations [..., *shape] that are none of the choices of one of `CHOICES`.
+
+    Such a row would reach the network as all zeros, like no observation at all.
+    """
+    if isinstance(space, spaces.Discrete):
+        return (array < 0) | (array >= space.n)
+    assert isinstance(space, spaces.MultiDiscrete)
+    return np.logical_or.reduce((array < 0) | (array >= space.nvec), axis=-1)
+
+
+def describe_outside(name: str, env: int, when: str, space: gym.Space) -> str:
+    """The sentence for an observation that `outside_choices` finds."""
+    entry = f" entry {name!r}" if name else ""
+    return (
+        f"Environment {env} returned an observation{entry} {when} that leaves its space, {space} when counted from 0."
+    )
+
+
+def same_form(left: gym.Space, right: gym.Space) -> bool:
+    """Whether two flat spaces differ in nothing but the bounds of their boxes: a network for one serves the other."""
+    if isinstance(left, spaces.Dict) and isinstance(right, spaces.Dict):
+        return left.keys() == right.keys() and all(same_form(left[name], right[name]) for name in left)
+    if isinstance(left, spaces.Box) and isinstance(right, spaces.Box):
+        return left.shape == right.shape and left.dtype == right.dtype
+    return bool(left == right)
 
 
 def to_float32(space: spaces.Box) -> spaces.Box:
@@ -203,16 +278,19 @@ def _leaf(name: str, path: tuple[str | int, ...], original: gym.Space) -> Leaf:
     flat: gym.Space = original
     # Subclasses are refused: minigrid's MissionSpace and the like give their values another meaning.
     if type(original) is spaces.Box and np.dtype(original.dtype).kind in "fiub":
-        if original.dtype.kind in "fb":
+        if original.dtype.kind in "fb" or original.dtype in (np.uint16, np.uint32, np.uint64):  # little known to torch
             flat = to_float32(original)
     elif isinstance(original, spaces.Discrete):
         start = int(original.start)
-        flat = original if start == 0 else spaces.Discrete(int(original.n))
+        flat = original if start == 0 and original.dtype == np.int64 else spaces.Discrete(int(original.n))
     elif isinstance(original, spaces.MultiDiscrete):
-        start = np.asarray(original.start)
-        if original.nvec.ndim != 1 or np.any(start):
-            flat = spaces.MultiDiscrete(original.nvec.reshape(-1))
-    elif not isinstance(original, spaces.MultiBinary):
+        start = np.asarray(original.start, np.int64)
+        if original.nvec.ndim != 1 or np.any(start) or original.dtype != np.int64:
+            flat = spaces.MultiDiscrete(original.nvec.reshape(-1).astype(np.int64))
+    elif isinstance(original, spaces.MultiBinary):
+        if len(original.shape) == 1:  # n and (n,) are unequal to gymnasium, and a file cannot tell them apart
+            flat = spaces.MultiBinary(original.shape[0])
+    else:
         where = f"entry {name!r} of the observation space" if name else "observation space"
         raise EnvError(f"The {where} is {original}, which is not supported; {_SUPPORTED} are.")
     return Leaf(name, path, original, flat, tuple(original.shape or ()), start)

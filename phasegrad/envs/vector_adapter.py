@@ -17,6 +17,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
+from phasegrad.envs.answers import require_env, require_space, vector_answer, vector_reset
 from phasegrad.envs.contract import Episode, Observation, Step, VectorEnv
 from phasegrad.envs.gymnasium_backend import (
     EnvFactory,
@@ -25,11 +26,10 @@ from phasegrad.envs.gymnasium_backend import (
     build_env,
     checked_entry,
     describe_timeout,
-    fits_dtype,
     stack_frames,
     without_mission,
 )
-from phasegrad.envs.spaces import ACTION_MASK, ActionAdapter, ObservationAdapter
+from phasegrad.envs.spaces import ACTION_MASK, ActionAdapter, ObservationAdapter, fits_dtype
 from phasegrad.envs.watching import StepTimeout, end_with_parent, end_workers, time_limit, unanswering
 from phasegrad.errors import EnvError
 
@@ -46,11 +46,13 @@ def adapt(
     gymnasium's own are taken apart: theirs lose the last observation of an environment that reuses its memory.
     """
     if type(source) is SyncVectorEnv:  # exactly: a wrapper around it would be lost
-        return GymnasiumVectorEnv([without_mission(env) for env in source.envs], seeds, render, timeout)
+        return GymnasiumVectorEnv([without_mission(require_env(env)) for env in source.envs], seeds, render, timeout)
     if type(source) is AsyncVectorEnv:
         factories = list(source.env_fns)
         source.close()
         return in_processes(factories, seeds, render, timeout)
+    for name in ("single_observation_space", "single_action_space"):
+        require_space(source, name)
     adapted = AdaptedVectorEnv(source, seeds, render, timeout)
     adapted.probe()
     return adapted
@@ -103,14 +105,14 @@ class AdaptedVectorEnv(VectorEnv):
         self._label = source.metadata.get("autoreset_mode") if isinstance(source.metadata, dict) else None
         self._adapter = ObservationAdapter(source.single_observation_space)
         self._actions = ActionAdapter(source.single_action_space)
-        self.observation_space = self._adapter.space
+        self.observation_space, self.original_observation_space = self._adapter.space, self._adapter.original
         self.action_space = self._actions.space
         self.original_action_space = self._actions.original
         if self._adapter.mask_leaf is not None:
             self._actions.check_mask_space(self._adapter.mask_leaf)
         self._returns = np.zeros(self.num_envs)
         self._lengths = np.zeros(self.num_envs, np.int64)
-        _, info = self._call("its first reset", source.reset, seed=self._seeds)
+        _, info = vector_reset(self._call("its first reset", source.reset, seed=self._seeds))
         self._mask_in_info = self._adapter.mask_leaf is None and bool(self._actions.parts) and ACTION_MASK in info
         self.has_action_mask = self._mask_in_info or self._adapter.mask_leaf is not None
 
@@ -118,19 +120,17 @@ class AdaptedVectorEnv(VectorEnv):
         self._steps = 0
         self._returns[:] = 0.0
         self._lengths[:] = 0
-        batch, info = self._call("its first reset", self._source.reset, seed=self._seeds)
+        batch, info = vector_reset(self._call("its first reset", self._source.reset, seed=self._seeds))
         mask = self._raw_mask(batch, info)
         return self._observe(batch), None if mask is None else self._actions.to_mask(mask, self.num_envs)
 
     def step(self, actions: np.ndarray) -> Step:
         self._steps += 1
         rows = self._actions.to_environment(actions, self.num_envs)
-        batch, reward, terminated, truncated, info = self._call(f"step {self._steps}", self._source.step, rows)
+        answer = self._call(f"step {self._steps}", self._source.step, rows)
+        batch, reward, terminated, truncated, info = vector_answer(answer, self.num_envs, f"step {self._steps}")
         observation = self._observe(batch)
         mask = self._raw_mask(batch, info)
-        reward = np.array(reward, np.float64).reshape(self.num_envs)
-        terminated = np.array(terminated, bool).reshape(self.num_envs)
-        truncated = np.array(truncated, bool).reshape(self.num_envs)
         self._returns += reward
         self._lengths += 1
         ended = np.flatnonzero(terminated | truncated)
@@ -238,6 +238,8 @@ class AdaptedVectorEnv(VectorEnv):
             raise EnvError(
                 f"Environment {missing} gave an action_mask in its first info, but not on step {self._steps}."
             )
+        for index, row in enumerate(info[ACTION_MASK]):
+            self._actions.check_mask_size(row, index)
         return np.stack([np.array(row).reshape(-1) for row in info[ACTION_MASK]])
 
     def _final_from_info(self, info: dict[str, Any], ended: np.ndarray) -> Observation | None:
@@ -267,7 +269,7 @@ class AdaptedVectorEnv(VectorEnv):
         chosen = np.zeros(self.num_envs, bool)
         chosen[step.ended] = True
         when = f"the reset after step {self._steps}"
-        batch, info = self._call(when, self._source.reset, options={"reset_mask": chosen.copy()})
+        batch, info = vector_reset(self._call(when, self._source.reset, options={"reset_mask": chosen.copy()}))
         first = self._observe(batch)
         others = np.flatnonzero(~chosen)
         if not _equal(_rows(first, others), _rows(step.observation, others)):

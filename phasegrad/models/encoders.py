@@ -22,6 +22,7 @@ from phasegrad.models.initialisation import fixed_norm_, orthogonal_
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU}
 SMALLEST_IMAGE = 36  # what the Nature CNN's kernels need; smaller uint8 grids get the grid CNN
+SMALLEST_GRID = 4  # what the grid CNN's need; anything smaller is a vector to `auto`
 
 
 class Encoder(nn.Module):
@@ -243,6 +244,11 @@ def is_image(space: gym.Space) -> bool:
     return isinstance(space, gym.spaces.Box) and len(space.shape) == 3 and space.dtype == np.uint8
 
 
+def shortest_side(space: gym.spaces.Box) -> int:
+    """Of an image's height and width."""
+    return min(space.shape[1:] if channels_first(space) else space.shape[:2])
+
+
 def channels_first(space: gym.spaces.Box) -> bool:
     """Whether an image is [C, H, W]: its shortest side is the channels'."""
     return space.shape[0] < space.shape[2]
@@ -270,7 +276,7 @@ def flat_floats(observation: Tensor, space: gym.Space) -> Tensor:
     if isinstance(space, gym.spaces.MultiDiscrete):
         parts = observation.long().flatten(1).unbind(1)
         return torch.cat([one_hot(p, int(n)) for p, n in zip(parts, space.nvec.reshape(-1), strict=True)], 1).to(dtype)
-    return observation.flatten(1).to(dtype)
+    return (observation.unsqueeze(1) if observation.dim() == 1 else observation.flatten(1)).to(dtype)
 
 
 def build_encoder(
@@ -296,25 +302,39 @@ def build_encoder(
         return MLP(width, hidden_sizes, activation)
 
     def image(box: gym.spaces.Box, name: str) -> Encoder:
-        sides = sorted(box.shape)[1:]
+        side = shortest_side(box)
         if name == "auto":
-            name = "grid" if min(sides) < SMALLEST_IMAGE else "nature"
-        if name == "nature" and min(sides) < SMALLEST_IMAGE:
+            name = "grid" if side < SMALLEST_IMAGE else "nature"
+        if name == "nature" and side < SMALLEST_IMAGE:
+            others = "grid or impala" if side >= SMALLEST_GRID else "impala, mlp or auto"
             raise ConfigError(
-                f"encoder nature needs images of at least {SMALLEST_IMAGE} pixels a side, not {box.shape}; use grid or impala."
+                f"encoder nature needs images of at least {SMALLEST_IMAGE} pixels a side, not {box.shape}; use {others}."
+            )
+        if name == "grid" and side < SMALLEST_GRID:
+            raise ConfigError(
+                f"encoder grid needs images of at least {SMALLEST_GRID} pixels a side, not {box.shape}; use impala, mlp "
+                "or auto."
+            )
+        width, stride = impala_stem
+        smallest = 2 * (stride - stride // 2)  # what the stem's kernel of twice its stride needs, but for its padding
+        if name == "impala" and width and side < smallest:
+            raise ConfigError(
+                f"encoder impala with impala_stem_stride {stride} needs images of at least {smallest} pixels a side, not "
+                f"{box.shape}; lower impala_stem_stride, or use mlp or auto."
             )
         if name == "impala":
             return ImpalaCNN(box, impala_channels, impala_pooling, impala_stem)
         return NatureCNN(box) if name == "nature" else GridCNN(box)
 
+    def has_cnn(part: gym.Space) -> bool:
+        if encoder == "mlp" or not isinstance(part, gym.spaces.Box) or not is_image(part):
+            return False
+        return encoder != "auto" or shortest_side(part) >= SMALLEST_GRID
+
     if isinstance(space, gym.spaces.Dict):
-        images = {
-            k: image(s, encoder)
-            for k, s in space.items()
-            if is_image(s) and isinstance(s, gym.spaces.Box) and encoder != "mlp"
-        }
+        images = {k: image(s, encoder) for k, s in space.items() if isinstance(s, gym.spaces.Box) and has_cnn(s)}
         return JointEncoder(images, [(k, s) for k, s in space.items() if k not in images], mlp)
-    if isinstance(space, gym.spaces.Box) and is_image(space) and encoder != "mlp":
+    if isinstance(space, gym.spaces.Box) and has_cnn(space):
         return image(space, encoder)
     if encoder in ("nature", "impala", "grid"):
         raise ConfigError(

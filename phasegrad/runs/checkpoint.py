@@ -18,6 +18,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
+from phasegrad.envs.spaces import flatten, same_form
 from phasegrad.errors import DamagedError, RunError
 from phasegrad.legs import can_be_taken, stored_dtype
 from phasegrad.runs.files import checked_header, read_json, read_limited, replace_synced, write_synced, writing
@@ -90,6 +91,7 @@ def _state(agent: Algorithm) -> dict[str, Any]:
         },
         "scalars": agent.scalars,
         "observation_space": space_to_json(agent.observation_space),
+        "original_observation_space": space_to_json(agent.original_observation_space),
         "action_space": space_to_json(agent.action_space),
         "original_action_space": space_to_json(agent.original_action_space),
         "has_action_mask": agent.has_action_mask,
@@ -238,8 +240,13 @@ def _tensors(path: Path, payload: bytes) -> dict[str, Tensor]:
 
 
 def saved_spaces(state: Mapping[str, Any]) -> tuple[gym.Space, gym.Space, gym.Space, bool]:
-    """Observation space, action space, the environment's own action space, and whether there is an action mask."""
-    observation, action, original = (
+    """The environment's own observation space, the action space, its own one, and whether there is an action mask."""
+    observation, action, own_action = (
         space_from_json(state[name]) for name in ("observation_space", "action_space", "original_action_space")
     )
-    return observation, action, original, bool(state["has_action_mask"])
+    if "original_observation_space" in state:
+        own = space_from_json(state["original_observation_space"])
+        if not same_form(flatten(own), observation):
+            raise DamagedError("The saved observation space is damaged: its flat form is that of another space.")
+        observation = own
+    return observation, action, own_action, bool(state["has_action_mask"])

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from phasegrad import envs
-from phasegrad.errors import ConfigError
+from phasegrad.errors import ConfigError, EnvError
 from phasegrad.tree import tree_map
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ def evaluation_env(
         num_envs = agent.source.num_envs
     elif render and not isinstance(agent.source, str) and _takes_render_mode(agent.source):
         options.setdefault("render_mode", "rgb_array")
-    return envs.make(
+    env = envs.make(
         agent.source,
         num_envs=num_envs,
         seeds=envs.env_seeds(config.seed if seed is None else seed, 0, num_envs, purpose="eval"),
@@ -174,6 +174,12 @@ def evaluation_env(
         render=render,
         evaluation=True,
     )
+    try:
+        agent.require_form(env)
+    except EnvError:
+        release(agent, env)
+        raise
+    return env
 
 
 def _takes_render_mode(factory: Any) -> bool:

@@ -11,6 +11,7 @@ import torch
 from phasegrad.algorithms import ALGORITHMS
 from phasegrad.algorithms.base import Algorithm
 from phasegrad.config import Config, make_config
+from phasegrad.envs.spaces import flatten
 from phasegrad.errors import ConfigError, DamagedError, PhasegradError, PhasegradWarning, RunError
 from phasegrad.models import build_model
 from phasegrad.paths import as_path
@@ -155,7 +156,7 @@ def _build(folder: Path, state: dict[str, Any], env: Any, encoder: Any, device: 
     checked_header(file)
     if encoder is None:  # a network of the claimed size, without memory: the file must hold one like it
         with torch.device("meta"):
-            model = build_model(spaces[0], spaces[1], config, algorithm.auxiliary_head, algorithm.model_class)
+            model = build_model(flatten(spaces[0]), spaces[1], config, algorithm.auxiliary_head, algorithm.model_class)
         require_fit(file, {f"model.{name}": tensor for name, tensor in model.state_dict().items()}, "model.")
     agent = algorithm.restore(config, *spaces)
     if env is not None:
