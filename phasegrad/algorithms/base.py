@@ -33,6 +33,7 @@ from phasegrad.errors import ConfigError, DamagedError, EnvError, PhasegradWarni
 from phasegrad.losses import explained_variance
 from phasegrad.models import ActorCritic, FlatParameters, build_model
 from phasegrad.models.encoders import is_image
+from phasegrad.models.modes import TrainingMode
 from phasegrad.normalize import RewardNormalizer, moments_of, pooled_moments
 from phasegrad.optimize import Optimizer, Stepper
 from phasegrad.presets import resolve_config
@@ -127,6 +128,11 @@ class Algorithm(ABC):
         self.model: ActorCritic = build_model(
             observation_space, action_space, config, self.auxiliary_head, self.model_class
         ).to(self.device)
+        self.model.eval()  # but for updates: see `training_mode`
+        own_encoder = not isinstance(config.encoder, str)  # which may have dropout or batch norm; ours have neither
+        self.training_mode = TrainingMode(
+            self.model, own_encoder, lambda: self.generator("network").initial_seed(), self.ranks
+        )
         self.model.normalizer.ranks = self.ranks
         self.family = self.model.family
         self.flat = FlatParameters(self.model.parameter_groups())
@@ -156,6 +162,7 @@ class Algorithm(ABC):
         self._storage: Storage | None = None
         self.collector: Collector | None = None
         self.optimizers: Mapping[str, Optimizer] = self.build_optimizers()
+        config.hold()
 
     # What an algorithm adds
 
@@ -343,7 +350,7 @@ class Algorithm(ABC):
         Of several processes each draws its own, except for noise: that is drawn for all environments and divided, so
         that actions do not depend on the number of processes.
         """
-        purposes = ("noise", "minibatches", "auxiliary", "replay")
+        purposes = ("noise", "minibatches", "auxiliary", "replay", "network")
         numbers = [self.config.seed, self.progress.iteration, purposes.index(purpose)]
         own = [self.ranks.rank] if self.ranks.size > 1 and purpose != "noise" else []
         key = np.random.SeedSequence(numbers + own)
@@ -382,8 +389,17 @@ class Algorithm(ABC):
 
     def stepper_for(self, optimizers: Mapping[str, Optimizer], max_grad_norm: float) -> Stepper:
         """Gradient steps with these optimisers."""
-        self.steppers.append(Stepper(self.flat, optimizers, max_grad_norm, self.microbatch, ranks=self.ranks))
-        return self.steppers[-1]
+        stepper = Stepper(
+            self.flat,
+            optimizers,
+            max_grad_norm,
+            self.microbatch,
+            ranks=self.ranks,
+            config=self.config,
+            mode=self.training_mode,
+        )
+        self.steppers.append(stepper)
+        return stepper
 
     # Using the agent
 

@@ -27,7 +27,7 @@ from phasegrad.algorithms.base import Algorithm
 from phasegrad.algorithms.interference import interference
 from phasegrad.algorithms.surrogate import (
     SurrogateConfig,
-    annealed_clip_range,
+    current_scalars,
     epoch_of_minibatches,
     learning_rates,
     logged_rates,
@@ -195,7 +195,7 @@ class PPG(Algorithm):
     def policy_iteration(self, num_steps: int) -> dict[str, Any]:
         config, left = self.config, self.remaining_fraction()
         rates = self.rates(learning_rates(config, left))
-        scalars = self.scalars | {"clip_range": annealed_clip_range(config, left)}
+        scalars = current_scalars(config, self.scalars, left)
         shuffle = self.generator("minibatches")
 
         self.buffer.free_next_slot()
@@ -226,14 +226,14 @@ class PPG(Algorithm):
         def loss(batch: Batch, scalars: Mapping[str, float]) -> tuple[Tensor, dict[str, Tensor]]:
             if not policy:
                 errors = self.value_errors(model.value(batch.observations), batch)
-                return config.value_coef * errors, {"value_loss": errors}
+                return config.weight("value_coef", scalars) * errors, {"value_loss": errors}
             if not value:
                 params = model.policy(batch.observations, batch.masks)
                 return surrogate_loss(self.family, params, batch, config, scalars)
             params, values = model.policy_and_value(batch.observations, batch.masks)
             policy_loss, metrics = surrogate_loss(self.family, params, batch, config, scalars)
             errors = self.value_errors(values, batch)
-            return policy_loss + config.value_coef * errors, metrics | {"value_loss": errors}
+            return policy_loss + config.weight("value_coef", scalars) * errors, metrics | {"value_loss": errors}
 
         due = {"policy": policy, "value": value}
         kind = "+".join(name for name in due if due[name])
@@ -275,7 +275,7 @@ class PPG(Algorithm):
         metrics |= {f"{name}_before_aux": value for name, value in before.items()}
         return metrics | {f"{name}_after_aux": value for name, value in after.items()}
 
-    def auxiliary_phase_loss(self, batch: Minibatch, _: Mapping[str, float]) -> tuple[Tensor, dict[str, Tensor]]:
+    def auxiliary_phase_loss(self, batch: Minibatch, scalars: Mapping[str, float]) -> tuple[Tensor, dict[str, Tensor]]:
         """L_joint, and L_value of a separate value network. Their parameters are disjoint, so one backward serves both."""
         config, model = self.config, self.model
         params, auxiliary_values = model.policy_and_auxiliary_value(batch.observations, batch.masks)
@@ -288,7 +288,8 @@ class PPG(Algorithm):
                 targets, value_weight = values.detach(), 1.0
             if config.aux_value_loss:
                 separate["value_loss"] = value_loss(values, batch.value_targets)
-        joint = auxiliary_loss(auxiliary_values, targets, clone_kl, config.beta_clone, value_weight=value_weight)
+        beta_clone = config.weight("beta_clone", scalars)
+        joint = auxiliary_loss(auxiliary_values, targets, clone_kl, beta_clone, value_weight=value_weight)
         metrics = {"clone_kl": clone_kl.mean(), "joint_loss": joint, **separate}
         return sum(separate.values(), joint), metrics
 
