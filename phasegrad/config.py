@@ -18,12 +18,14 @@ from typing import Any
 from phasegrad.errors import ConfigError, nearest
 
 # What an agent's networks, storage, normalisers and optimisers are made for: it cannot change once they are.
-FIXED_FIELDS = frozenset(
-    "env num_envs num_steps device action_bounds normalize_observation clip_observation normalize_reward clip_reward "
-    "reward_gamma arch encoder hidden_sizes activation impala_channels impala_stem impala_stem_stride impala_pooling "
-    "policy_gain std initial_std std_floor fixed_std_fraction mean_tanh adam_eps max_grad_norm optimizer rmsprop_alpha "
-    "rmsprop_eps rmsprop_inside_root n_pi aux_interval aux_buffer aux_head replay_ratio replay_capacity".split()
-)
+FIXED_FIELDS = {
+    "env", "num_envs", "num_steps", "device", "action_bounds", "normalize_observation", "clip_observation",
+    "normalize_reward", "clip_reward", "reward_gamma", "arch", "encoder", "hidden_sizes", "activation",
+    "impala_channels", "impala_stem", "impala_stem_stride", "impala_pooling", "policy_gain", "std", "initial_std",
+    "std_floor", "fixed_std_fraction", "mean_tanh", "adam_eps", "max_grad_norm", "optimizer", "rmsprop_alpha",
+    "rmsprop_eps", "rmsprop_inside_root", "n_pi", "aux_interval", "aux_buffer", "aux_head", "replay_ratio",
+    "replay_capacity",
+}  # fmt: skip
 WEIGHTS = ("entropy_coef", "value_coef", "beta_clone", "q_coef")  # of a loss's terms; a program takes them as inputs
 # Neither these nor what `scalars` give a loss is fixed in the program of one. All other settings count as if they were.
 UNREAD_BY_LOSSES = {

@@ -27,9 +27,9 @@ from phasegrad.acting import Actor
 from phasegrad.actions import ActionAdapter
 from phasegrad.advantages import gae, normalized
 from phasegrad.clock import Clock
-from phasegrad.config import Config
+from phasegrad.config import Config, short
 from phasegrad.devices import pick_device
-from phasegrad.errors import ConfigError, DamagedError, EnvError, PhasegradWarning
+from phasegrad.errors import ConfigError, DamagedError, EnvError, PhasegradError, PhasegradWarning
 from phasegrad.losses import explained_variance
 from phasegrad.models import ActorCritic, FlatParameters, build_model
 from phasegrad.models.encoders import is_image
@@ -72,7 +72,7 @@ class Algorithm(ABC):
     auxiliary_head: ClassVar[bool] = False  # whether the policy network carries an auxiliary value head
     divides: ClassVar[bool] = True  # whether several processes can share a run
 
-    def __init__(self, env: Any = None, *, run_dir: str | Path | None = None, **fields: Any) -> None:
+    def __init__(self, env: Any = None, /, *others: Any, run_dir: str | Path | None = None, **fields: Any) -> None:
         """`env`: an environment id, a factory of gymnasium environments, or a gymnasium VectorEnv.
 
         `run_dir` is where checkpoints and metrics go (nothing is written without it); `fields` are the settings of
@@ -80,6 +80,7 @@ class Algorithm(ABC):
         """
         self._env: envs.VectorEnv | None = None
         self.may_import = True  # whether an environment id may name a module to import
+        _require_environment_first(type(self).__name__, env, others, fields)
         self.source, fields = _source_fields(env, fields)
         self.config = resolve_config(self.config_class, fields)
         self._take_share()
@@ -413,7 +414,7 @@ class Algorithm(ABC):
         deterministic: bool = True,
     ) -> tuple[np.ndarray, Any]:
         """Actions for one observation or a batch, as the environment takes them; `state` is passed through."""
-        batch, single = self._as_batch(observation)
+        batch, single = self._read(observation)
         size = len(named_leaves(batch)[0][1])
         masks = (
             None if mask is None else torch.as_tensor(np.asarray(mask, dtype=bool)).reshape(size, -1).to(self.device)
@@ -431,9 +432,20 @@ class Algorithm(ABC):
     @torch.no_grad()
     def value(self, observation: Any) -> np.ndarray:
         """V(s) of a batch of observations [B], in the units of the unnormalised reward."""
-        batch, single = self._as_batch(observation)
+        batch, single = self._read(observation)
         values = self.model.value(batch).cpu().numpy() * self.reward_normalizer.std
         return values[0] if single else values
+
+    def _read(self, observation: Any) -> tuple[Any, bool]:
+        """`_as_batch`, with one sentence for what is no observation at all."""
+        try:
+            return self._as_batch(observation)
+        except PhasegradError:
+            raise
+        except (TypeError, ValueError, AttributeError) as error:
+            raise EnvError(
+                f"{short(observation)} is no observation of {self.observation_space}: give an array of its shape, or a batch."
+            ) from error
 
     def _as_batch(self, observation: Any) -> tuple[Any, bool]:
         """Observations as tensors on the device with a batch dimension, and whether it was added."""
@@ -456,10 +468,20 @@ class Algorithm(ABC):
         return tree_map(lambda leaf: torch.from_numpy(leaf[None] if single else leaf).to(self.device), arrays), single
 
     def evaluate(
-        self, episodes: int = 20, *, deterministic: bool = True, seed: int | None = None, levels: str = "train"
+        self,
+        episodes: int = 20,
+        *,
+        deterministic: bool = True,
+        seed: int | None = None,
+        levels: str = "train",
+        max_steps: int | None = None,
     ) -> Evaluation:
-        """Raw returns of whole episodes in fresh environments, with normalisers frozen."""
-        return run_evaluation(self, episodes, deterministic=deterministic, seed=seed, levels=levels)
+        """Raw returns of whole episodes in fresh environments, with normalisers frozen.
+
+        An episode that has not ended after `max_steps` (30,000) is cut there and counts with the return it has.
+        """
+        how: dict[str, Any] = {"deterministic": deterministic, "seed": seed, "levels": levels}
+        return run_evaluation(self, episodes, **how, max_steps=max_steps)
 
     def record(self, path: str | Path | None = None, **options: Any) -> Video:
         """Film evaluation episodes as an mp4; `options` are those of `phasegrad.record_video`."""
@@ -560,6 +582,20 @@ def observations_digest(agent: Algorithm) -> str:
 
 def _parts(space: gym.Space) -> list[gym.Space]:
     return list(space.spaces.values()) if isinstance(space, gym.spaces.Dict) else [space]
+
+
+def _require_environment_first(name: str, env: Any, others: tuple[Any, ...], fields: Mapping[str, Any]) -> None:
+    """Refuse Stable-Baselines3's habit of naming a policy first, and what else cannot be meant."""
+    named = isinstance(env, str) and env.endswith("Policy") and env.isidentifier()
+    if named or (others and isinstance(others[0], str)) or (env is not None and "env" in fields):
+        meant = others[0] if others else fields.get("env", "CartPole-v1")
+        meant = meant if isinstance(meant, str) else "CartPole-v1"
+        raise ConfigError(
+            f"{name} takes the environment first and no policy name, since the spaces decide the networks: "
+            f"{name}({meant!r}), with settings as keywords."
+        )
+    if others:
+        raise ConfigError(f"{name} takes the environment and then settings as keywords, such as num_envs=8.")
 
 
 def _source_fields(env: Any, fields: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:

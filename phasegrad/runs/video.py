@@ -20,7 +20,16 @@ import numpy as np
 
 from phasegrad import envs
 from phasegrad.errors import ConfigError, EnvError, PhasegradWarning
-from phasegrad.runs.evaluation import Evaluation, Played, as_evaluation, evaluation_env, play, release
+from phasegrad.runs.evaluation import (
+    Evaluation,
+    Played,
+    as_evaluation,
+    checked_episodes,
+    checked_max_steps,
+    evaluation_env,
+    play,
+    release,
+)
 from phasegrad.runs.film import Film, join
 from phasegrad.runs.recorders import EpisodeRecorder, GridRecorder, Video
 
@@ -49,11 +58,10 @@ def record_video(
     """Film `episodes` (1; 4 with `grid`) of the agent as an mp4, with the running return above each picture.
 
     The episodes are those of `agent.evaluate` with the same arguments. `fps` is the speed, by default the
-    environment's own; an episode longer than `max_steps` is cut there. Without `path` it goes to the run directory.
+    environment's own; an episode of `max_steps` (30,000) is cut there. Without `path` it goes to the run directory.
     """
-    episodes = (4 if grid else 1) if episodes is None else episodes
-    if max_steps is not None and max_steps < 1:
-        raise ConfigError(f"max_steps must be at least 1, not {max_steps}.")
+    episodes = (4 if grid else 1) if episodes is None else checked_episodes(episodes)
+    max_steps = checked_max_steps(max_steps)
     path = default_path(agent, grid) if path is None else Path(path)
     if path.suffix != ".mp4":
         raise ConfigError(f"The video must be an .mp4 file, not {path.name!r}.")
@@ -77,6 +85,7 @@ def evaluate_and_record(
     seed: int | None = None,
     levels: str = "train",
     fps: float | None = None,
+    max_steps: int | None = None,
 ) -> tuple[Evaluation, dict[str, Video]]:
     """Evaluate, then film the `picks` among its episodes (best, median, worst) as `folder`/eval-PICK.mp4.
 
@@ -85,15 +94,16 @@ def evaluate_and_record(
     for pick in picks:
         if pick not in PICKS:
             raise ConfigError(f"Unknown episode to record {pick!r}; choose from {', '.join(PICKS)}.")
+    episodes, max_steps = checked_episodes(episodes), checked_max_steps(max_steps)
     env = drawing_env(agent, episodes, seed=seed, levels=levels)
     try:
         speed = checked_speed(env, fps)
-        played = play(agent, env, episodes, deterministic=deterministic, seed=seed)
+        played = play(agent, env, episodes, deterministic=deterministic, seed=seed, max_steps=max_steps)
         chosen = {pick: picked(played, pick) for pick in picks}
         films: dict[tuple[int, int], Film] = {}
         for pick, episode in chosen.items():
             films.setdefault((episode.env, episode.number), Film(Path(folder) / f"eval-{pick}.mp4", speed))
-        recorder = EpisodeRecorder(env, films, {}, None)
+        recorder = EpisodeRecorder(env, films, {}, max_steps)
         recorder.run(agent, episodes, deterministic, seed)
         videos = {}
         for pick, episode in chosen.items():
@@ -131,7 +141,7 @@ def _record_in_turn(
     deterministic: bool,
     seed: int | None,
     speed: float,
-    max_steps: int | None,
+    max_steps: int,
 ) -> Video:
     """Episodes are played side by side, as in an evaluation, into a file each; then the files are joined."""
     keys = episode_keys(episodes, env.num_envs)
@@ -154,13 +164,14 @@ def _record_grid(
     deterministic: bool,
     seed: int | None,
     speed: float,
-    max_steps: int | None,
+    max_steps: int,
 ) -> Video:
     keys = episode_keys(episodes, env.num_envs)
     film = Film(path, speed)
     recorder = GridRecorder(env, film, episodes, max_steps)
     try:
-        play(agent, env, episodes, deterministic=deterministic, seed=seed, spectator=recorder)
+        how: dict[str, Any] = {"deterministic": deterministic, "seed": seed, "max_steps": max_steps}
+        play(agent, env, episodes, **how, spectator=recorder)
         recorder.finish()
     finally:
         film.give_up()
