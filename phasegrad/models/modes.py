@@ -96,6 +96,6 @@ def require_recordable(model: nn.Module, run: Callable[[], object]) -> None:
                 buffer.copy_(before)
             module._buffers[name] = buffer
     if drew:
-        raise Unrecordable("the network draws random numbers in training, as dropout does")
+        raise Unrecordable("the network draws random numbers, as dropout does in training")
     if changed:
-        raise Unrecordable(f"the network changes its buffer {changed[0]} in training, as batch norm does")
+        raise Unrecordable(f"the network changes its buffer {changed[0]}, as batch norm does in training")
