@@ -50,7 +50,9 @@ class Endless(gym.Env):
 
 def test_an_endless_episode_is_cut_and_counts_with_its_return() -> None:
     agent = pg.PPO(Endless, **SMALL)
-    with pytest.warns(PhasegradWarning, match="3 of 3 evaluation episodes of custom:Endless had not ended after 50 steps"):
+    with pytest.warns(
+        PhasegradWarning, match="3 of 3 evaluation episodes of custom:Endless had not ended after 50 steps"
+    ):
         found = agent.evaluate(3, max_steps=50)
     assert found.returns == [50.0] * 3
     assert found.lengths == [50] * 3

@@ -91,7 +91,9 @@ def test_a_network_is_in_training_mode_for_updates_only(name: str) -> None:
     agent.value(OBSERVATIONS)
     assert modes[False] == {False}, "acting, valuing and evaluating are no training"
     assert True in modes[True]
-    assert modes[True] == ({True, False} if name == "trpo" else {True})  # TRPO's Fisher matrix is that of the policy acting
+    assert modes[True] == (
+        {True, False} if name == "trpo" else {True}
+    )  # TRPO's Fisher matrix is that of the policy acting
     assert not agent.model.training
 
 

@@ -47,7 +47,9 @@ class Rewarding(gym.Env):
 @pytest.mark.parametrize("reward", [1e300, -1e300, 1e25])
 def test_a_reward_too_large_is_refused(name: Any, normalize: bool, reward: float) -> None:
     agent = name(lambda: Rewarding(reward), normalize_reward=normalize, **SMALL)
-    with pytest.raises(NonFiniteError, match=r"reward of environment 0 is -?1e\+\d+ at step 8, too large to learn from"):
+    with pytest.raises(
+        NonFiniteError, match=r"reward of environment 0 is -?1e\+\d+ at step 8, too large to learn from"
+    ):
         agent.learn(64)
     assert torch.isfinite(agent.reward_normalizer.moments).all()
 
@@ -79,7 +81,9 @@ def test_a_policy_that_diverged_is_not_blamed_on_the_environment(on_nan: str, ar
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
-        with pytest.raises(NonFiniteError, match="policy's output is NaN .* at step 16: training has diverged; lower learn"):
+        with pytest.raises(
+            NonFiniteError, match="policy's output is NaN .* at step 16: training has diverged; lower learn"
+        ):
             agent.learn(64, callback=diverge)
 
 

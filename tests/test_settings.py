@@ -15,7 +15,14 @@ from phasegrad.config import FIXED_FIELDS, WEIGHTS
 from phasegrad.errors import ConfigError
 from phasegrad.optimize import Stepper
 
-SIZES: dict[str, Any] = {"preset": "none", "num_envs": 4, "num_steps": 16, "hidden_sizes": (8,), "seed": 3}
+SIZES: dict[str, Any] = {
+    "preset": "none",
+    "num_envs": 4,
+    "num_steps": 16,
+    "hidden_sizes": (8,),
+    "seed": 3,
+    "policy_gain": 1.0,
+}
 OWN: dict[str, dict[str, Any]] = {
     "ppo": {"num_minibatches": 2, "epochs": 2},
     "ppg": {"num_minibatches": 2, "n_pi": 1, "aux_minibatches": 2, "e_aux": 2},
@@ -29,7 +36,7 @@ CHANGES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("ppo", {}, {"entropy_coef": 0.3}),
     ("ppo", {"entropy_coef": 0.3}, {"entropy_coef": 0.0}),
     ("ppo", {"arch": "shared"}, {"value_coef": 3.0}),
-    ("ppo", {}, {"objective": "cpi"}),
+    ("ppo", {"clip_range": 0.001}, {"objective": "cpi"}),
     ("ppo", {"objective": "kl"}, {"kl_beta": 30.0}),
     ("ppo", {}, {"value_clip": 0.01}),
     ("ppg", {}, {"beta_clone": 30.0}),
@@ -37,7 +44,7 @@ CHANGES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("ppg", {}, {"aux_target": "value_network"}),
     ("a2c", {}, {"entropy_coef": 0.5, "value_coef": 5.0}),
     ("acer", {}, {"q_coef": 5.0, "entropy_coef": 0.5}),
-    ("acer", {}, {"trust_region": False}),
+    ("acer", {"trust_region_delta": 0.0}, {"trust_region": False}),
     ("vpg", {}, {"entropy_coef": 0.5}),
     ("trpo", {}, {"entropy_coef": 0.5}),
 ]
@@ -48,7 +55,8 @@ def made(name: str, **fields: Any) -> Any:
 
 
 def trained(name: str, fields: dict[str, Any], changes: dict[str, Any], compile: str) -> tuple[Any, Tensor]:
-    agent = made(name, compile=compile, **fields)
+    large_steps = {} if name == "trpo" else {"learning_rate": 1e-2}  # so that a change is soon seen
+    agent = made(name, compile=compile, **large_steps | fields)
 
     def callback(row: dict[str, Any]) -> None:
         if row["iteration"] == 2:

@@ -69,7 +69,12 @@ class PPGConfig(SurrogateConfig):
         "what the auxiliary value head learns: the rollouts' value targets, or the value network's output",
         choices=("returns", "value_network"),
     )
-    aux_value_loss: bool = setting(True, "train the value network in the auxiliary phase too (dual)")
+    aux_value_loss: bool = setting(True, "train the value network in the auxiliary phase too (dual, or aux_head)")
+    aux_head: bool = setting(
+        False,
+        "one network (detach, shared) with an auxiliary value head beside its value head, as the published code has it; "
+        "dual always has one",
+    )
     aux_interval: int = setting(
         0,
         "iterations between auxiliary phases where it differs from n_pi [T_freq of PPG Reloaded]; 0 for n_pi",
@@ -94,10 +99,11 @@ class PPGConfig(SurrogateConfig):
 
     def validate(self) -> None:
         super().validate()
-        if self.arch != "dual" and not self.aux_value_loss:
-            raise ConfigError(f"aux_value_loss off needs arch dual: with arch {self.arch} both heads are one.")
-        if self.arch != "dual" and self.aux_target == "value_network":
-            raise ConfigError(f"aux_target value_network needs arch dual: with arch {self.arch} both heads are one.")
+        one_head, why = self.arch != "dual" and not self.aux_head, f"with arch {self.arch} both heads are one"
+        if one_head and not self.aux_value_loss:
+            raise ConfigError(f"aux_value_loss off needs arch dual, or aux_head: {why}.")
+        if one_head and self.aux_target == "value_network":
+            raise ConfigError(f"aux_target value_network needs arch dual, or aux_head: {why}.")
         if self.aux_buffer and self.aux_buffer < self.interval:
             raise ConfigError(
                 f"aux_buffer {self.aux_buffer} is shorter than the {self.interval} iterations between phases."
@@ -247,7 +253,7 @@ class PPG(Algorithm):
     def auxiliary_phase(self) -> dict[str, Any]:
         config, buffer, whole = self.config, self.buffer, self.storage().whole
         rates = dict.fromkeys(self.flat.slices, config.aux_learning_rate)
-        if not config.aux_value_loss:
+        if not config.aux_value_loss and config.arch != "shared":  # whose one group has the value head in it
             del rates["value"]
         with self.clock.section("auxiliary"):
             epochs = buffer.epochs(
@@ -276,18 +282,21 @@ class PPG(Algorithm):
         return metrics | {f"{name}_after_aux": value for name, value in after.items()}
 
     def auxiliary_phase_loss(self, batch: Minibatch, scalars: Mapping[str, float]) -> tuple[Tensor, dict[str, Tensor]]:
-        """L_joint, and L_value of a separate value network. Their parameters are disjoint, so one backward serves both."""
+        """L_joint, and L_value of a value head apart. With arch dual or detach their parameters are disjoint, so one
+        backward serves both.
+        """
         config, model = self.config, self.model
-        params, auxiliary_values = model.policy_and_auxiliary_value(batch.observations, batch.masks)
-        clone_kl = self.family.kl(batch.old_params, params)
         targets, value_weight = batch.value_targets, 0.5
         separate: dict[str, Tensor] = {}
-        if model.value_is_separate and (config.aux_value_loss or config.aux_target == "value_network"):
-            values = model.value(batch.observations)
+        if model.auxiliary_head is None or not (config.aux_value_loss or config.aux_target == "value_network"):
+            params, auxiliary_values = model.policy_and_auxiliary_value(batch.observations, batch.masks)
+        else:
+            params, auxiliary_values, values = model.policy_and_both_values(batch.observations, batch.masks)
             if config.aux_target == "value_network":  # distillation: E[(V_thetaV - V_thetapi)^2], V_thetaV held
                 targets, value_weight = values.detach(), 1.0
             if config.aux_value_loss:
                 separate["value_loss"] = value_loss(values, batch.value_targets)
+        clone_kl = self.family.kl(batch.old_params, params)
         beta_clone = config.weight("beta_clone", scalars)
         joint = auxiliary_loss(auxiliary_values, targets, clone_kl, beta_clone, value_weight=value_weight)
         metrics = {"clone_kl": clone_kl.mean(), "joint_loss": joint, **separate}
@@ -307,14 +316,14 @@ class PPG(Algorithm):
         """How well each value head explains the targets of some of the buffer's states."""
         whole = self.storage().whole
         heads: dict[str, list[Tensor]] = {"explained_variance": []}
-        if self.model.value_is_separate:
+        if self.model.auxiliary_head is not None:
             heads["aux_head_explained_variance"] = []
         targets = []
         for part in positions.split(self.chunk):
             batch = gather(whole, part, self.device, Minibatch)
             targets.append(batch.value_targets)
             heads["explained_variance"].append(self.model.value(batch.observations))
-            if self.model.value_is_separate:
+            if self.model.auxiliary_head is not None:
                 auxiliary = self.model.policy_and_auxiliary_value(batch.observations)[1]
                 heads["aux_head_explained_variance"].append(auxiliary)
         return {name: self.explained_variance(torch.cat(parts), torch.cat(targets)) for name, parts in heads.items()}

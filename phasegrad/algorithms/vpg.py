@@ -2,7 +2,7 @@
 
 for k = 0, 1, 2, ... do
     collect trajectories under pi_k
-    compute rewards-to-go R and advantage estimates A from the current value function
+    compute advantage estimates A and lambda-returns R = A + V from the current value function
     one step on the policy:      theta <- theta + alpha_k E[grad log pi(a|s) A]
     several steps on the value:  phi <- argmin E[(V_phi(s) - R)^2]
 """

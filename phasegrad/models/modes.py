@@ -66,7 +66,11 @@ class TrainingMode:
             if now is not None and now is not buffer and now.shape == buffer.shape:
                 buffer.copy_(now)
                 module._buffers[name] = buffer
-            if self.ranks.size > 1 and buffer.is_floating_point() and module is not getattr(self.model, "normalizer", 0):
+            if (
+                self.ranks.size > 1
+                and buffer.is_floating_point()
+                and module is not getattr(self.model, "normalizer", 0)
+            ):
                 self.ranks.mean_(buffer)
 
 
