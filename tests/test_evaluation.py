@@ -61,7 +61,7 @@ def test_an_endless_episode_is_cut_and_counts_with_its_return() -> None:
 
 
 def test_there_is_a_limit_unless_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert evaluation.MOST_STEPS > 27_000, "Atari's longest episodes are whole"
+    assert evaluation.MOST_STEPS_ENVPOOL > 27_000, "Atari's longest episodes are whole"
     monkeypatch.setattr(evaluation, "MOST_STEPS", 40)
     agent = pg.PPO(Endless, **SMALL | {"eval_episodes": 2, "eval_checkpoints": 2})
     rows: list[dict[str, Any]] = []
@@ -69,6 +69,20 @@ def test_there_is_a_limit_unless_asked_for(monkeypatch: pytest.MonkeyPatch) -> N
         agent.learn(16, callback=rows.append)
     assert rows[-1]["eval_episodes_cut"] == 2
     assert rows[-1]["eval_length_mean"] == 40
+
+
+def test_an_environments_own_time_limit_holds() -> None:
+    id = "OwnLimit-v0"
+    gym.register(id, lambda: Endless(), max_episode_steps=evaluation.MOST_STEPS + 7)
+    try:
+        agent = pg.PPO(id, **SMALL)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            found = agent.evaluate(1)
+        assert found.lengths == [evaluation.MOST_STEPS + 7]
+        assert found.cut == 0
+    finally:
+        del gym.registry[id]
 
 
 def test_whole_episodes_are_left_alone() -> None:
@@ -136,7 +150,7 @@ def test_a_callback_goes_on_with_none_or_anything_true(answer: Any) -> None:
 
 
 def test_a_callback_that_returns_what_is_neither_is_told_so() -> None:
-    with pytest.raises(ConfigError, match="The callback returned .* return None or True to go on, False to stop"):
+    with pytest.raises(ConfigError, match=r"The callback returned .* return None or True to go on, False to stop"):
         pg.PPO("CartPole-v1", **SMALL).learn(64, callback=lambda row: np.zeros(2))
 
 

@@ -65,7 +65,7 @@ def test_the_largest_reward_leaves_the_moments_finite() -> None:
 @pytest.mark.parametrize("normalize", [True, False])
 def test_an_observation_that_float32_cannot_hold_is_refused(normalize: bool) -> None:
     agent = pg.PPO(lambda: Rewarding(observation=1e300), normalize_observation=normalize, **SMALL)
-    with pytest.raises(NonFiniteError, match="observation of environment 0 is NaN or infinite .* must fit float32"):
+    with pytest.raises(NonFiniteError, match=r"observation of environment 0 is NaN or infinite .* must fit float32"):
         agent.learn(64)
     for name, buffer in agent.model.normalizer.named_buffers():
         assert torch.isfinite(buffer).all(), name
@@ -82,7 +82,7 @@ def test_a_policy_that_diverged_is_not_blamed_on_the_environment(on_nan: str, ar
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
         with pytest.raises(
-            NonFiniteError, match="policy's output is NaN .* at step 16: training has diverged; lower learn"
+            NonFiniteError, match=r"policy's output is NaN .* at step 16: training has diverged; lower learn"
         ):
             agent.learn(64, callback=diverge)
 
@@ -93,7 +93,7 @@ def test_infinite_actions_are_the_policys() -> None:
     def widen(row: dict[str, Any]) -> None:
         agent.model.policy_head.log_std.data.fill_(100.0)  # e^100 is beyond float32
 
-    with pytest.raises(NonFiniteError, match="policy's action is NaN or infinite .* training has diverged"):
+    with pytest.raises(NonFiniteError, match=r"policy's action is NaN or infinite .* training has diverged"):
         agent.learn(64, callback=widen)
 
 

@@ -167,7 +167,7 @@ def test_a_setting_is_checked_when_it_is_changed() -> None:
         config.learning_rate = "abc"
     with pytest.raises(ConfigError, match="gamma must be from 0 to 1, not 2"):
         config.gamma = 2
-    with pytest.raises(ConfigError, match="Unknown setting 'entropy_coeff' for ppo. Did you mean entropy_coef"):
+    with pytest.raises(ConfigError, match=r"Unknown setting 'entropy_coeff' for ppo. Did you mean entropy_coef"):
         config.entropy_coeff = 0.1
     with pytest.raises(ConfigError, match="num_minibatches 1000 is more than the 64 samples"):
         config.num_minibatches = 1000

@@ -478,7 +478,8 @@ class Algorithm(ABC):
     ) -> Evaluation:
         """Raw returns of whole episodes in fresh environments, with normalisers frozen.
 
-        An episode that has not ended after `max_steps` (30,000) is cut there and counts with the return it has.
+        An episode that has not ended after `max_steps` is cut there and counts with the return it has; by default after
+        10,000 where the environment has no time limit of its own.
         """
         how: dict[str, Any] = {"deterministic": deterministic, "seed": seed, "levels": levels}
         return run_evaluation(self, episodes, **how, max_steps=max_steps)

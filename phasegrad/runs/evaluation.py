@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from phasegrad.algorithms.base import Algorithm
 
 MOST_ENVS = 16
-# Steps of an episode unless asked otherwise. Atari's last at most 27,000; a greedy policy may never end one at all.
-MOST_STEPS = 30_000
+# Steps of an episode unless asked otherwise: a greedy policy may never end one where there is no time limit.
+MOST_STEPS = 10_000
+MOST_STEPS_ENVPOOL = 100_000  # whose environments have limits of their own, Atari's of 27,000
 
 
 @dataclass(frozen=True)
@@ -96,8 +97,8 @@ def run_evaluation(
     seed = None if seed is None else coerce("seed", seed, int, {"low": 0})
     env = evaluation_env(agent, episodes, seed=seed, levels=levels)
     try:
-        played = play(agent, env, episodes, deterministic=deterministic, seed=seed, max_steps=max_steps)
-        return as_evaluation(played)
+        most = step_limit(agent, env, max_steps)
+        return as_evaluation(play(agent, env, episodes, deterministic=deterministic, seed=seed, max_steps=most))
     finally:
         release(agent, env)
 
@@ -106,8 +107,18 @@ def checked_episodes(episodes: Any) -> int:
     return int(coerce("episodes", episodes, int, {"low": 1}))
 
 
-def checked_max_steps(max_steps: Any) -> int:
-    return MOST_STEPS if max_steps is None else int(coerce("max_steps", max_steps, int, {"low": 1}))
+def checked_max_steps(max_steps: Any) -> int | None:
+    return None if max_steps is None else int(coerce("max_steps", max_steps, int, {"low": 1}))
+
+
+def step_limit(agent: Algorithm, env: envs.VectorEnv, max_steps: int | None) -> int:
+    """Where an episode is cut: as asked, else at the environment's own time limit or, where it states none, ours."""
+    if max_steps is not None:
+        return max_steps
+    if env.backend == "envpool":
+        return MOST_STEPS_ENVPOOL
+    spec = gym.registry.get(agent.config.env.rsplit(":", 1)[-1]) if isinstance(agent.source, str) else None
+    return (None if spec is None else spec.max_episode_steps) or MOST_STEPS
 
 
 @torch.inference_mode()
@@ -118,7 +129,7 @@ def play(
     *,
     deterministic: bool,
     seed: int | None,
-    max_steps: int = MOST_STEPS,
+    max_steps: int,
     spectator: Spectator | None = None,
 ) -> list[Played]:
     """Episodes in the order they ended. Each environment plays a fixed number, so short episodes are not favoured.

@@ -29,6 +29,7 @@ from phasegrad.runs.evaluation import (
     evaluation_env,
     play,
     release,
+    step_limit,
 )
 from phasegrad.runs.film import Film, join
 from phasegrad.runs.recorders import EpisodeRecorder, GridRecorder, Video
@@ -58,7 +59,7 @@ def record_video(
     """Film `episodes` (1; 4 with `grid`) of the agent as an mp4, with the running return above each picture.
 
     The episodes are those of `agent.evaluate` with the same arguments. `fps` is the speed, by default the
-    environment's own; an episode of `max_steps` (30,000) is cut there. Without `path` it goes to the run directory.
+    environment's own; episodes are cut as in `agent.evaluate`. Without `path` it goes to the run directory.
     """
     episodes = (4 if grid else 1) if episodes is None else checked_episodes(episodes)
     max_steps = checked_max_steps(max_steps)
@@ -67,10 +68,10 @@ def record_video(
         raise ConfigError(f"The video must be an .mp4 file, not {path.name!r}.")
     env = drawing_env(agent, episodes, seed=seed, levels=levels)
     try:
-        speed = checked_speed(env, fps)
+        speed, most = checked_speed(env, fps), step_limit(agent, env, max_steps)
         if grid:
-            return _record_grid(agent, env, path, episodes, deterministic, seed, speed, max_steps)
-        return _record_in_turn(agent, env, path, episodes, deterministic, seed, speed, max_steps)
+            return _record_grid(agent, env, path, episodes, deterministic, seed, speed, most)
+        return _record_in_turn(agent, env, path, episodes, deterministic, seed, speed, most)
     finally:
         release(agent, env)
 
@@ -97,13 +98,13 @@ def evaluate_and_record(
     episodes, max_steps = checked_episodes(episodes), checked_max_steps(max_steps)
     env = drawing_env(agent, episodes, seed=seed, levels=levels)
     try:
-        speed = checked_speed(env, fps)
-        played = play(agent, env, episodes, deterministic=deterministic, seed=seed, max_steps=max_steps)
+        speed, most = checked_speed(env, fps), step_limit(agent, env, max_steps)
+        played = play(agent, env, episodes, deterministic=deterministic, seed=seed, max_steps=most)
         chosen = {pick: picked(played, pick) for pick in picks}
         films: dict[tuple[int, int], Film] = {}
         for pick, episode in chosen.items():
             films.setdefault((episode.env, episode.number), Film(Path(folder) / f"eval-{pick}.mp4", speed))
-        recorder = EpisodeRecorder(env, films, {}, max_steps)
+        recorder = EpisodeRecorder(env, films, {}, most)
         recorder.run(agent, episodes, deterministic, seed)
         videos = {}
         for pick, episode in chosen.items():
