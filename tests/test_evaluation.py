@@ -61,7 +61,6 @@ def test_an_endless_episode_is_cut_and_counts_with_its_return() -> None:
 
 
 def test_there_is_a_limit_unless_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert evaluation.MOST_STEPS_ENVPOOL > 27_000, "Atari's longest episodes are whole"
     monkeypatch.setattr(evaluation, "MOST_STEPS", 40)
     agent = pg.PPO(Endless, **SMALL | {"eval_episodes": 2, "eval_checkpoints": 2})
     rows: list[dict[str, Any]] = []
@@ -69,6 +68,20 @@ def test_there_is_a_limit_unless_asked_for(monkeypatch: pytest.MonkeyPatch) -> N
         agent.learn(16, callback=rows.append)
     assert rows[-1]["eval_episodes_cut"] == 2
     assert rows[-1]["eval_length_mean"] == 40
+
+
+@pytest.mark.parametrize(
+    ("env", "backend", "limit"),
+    [("CartPole-v1", "envpool", 500), ("CartPole-v1", "gymnasium", 500), ("CliffWalking-v1", "envpool", None),
+     ("CliffWalking-v1", "gymnasium", None), (Endless, "auto", None)],
+)  # fmt: skip
+def test_environments_state_their_time_limits(env: Any, backend: str, limit: int | None) -> None:
+    agent = pg.PPO(env, backend=backend, **SMALL)
+    made = evaluation.evaluation_env(agent, 1, seed=None, levels="train")
+    assert made.time_limit == limit
+    assert evaluation.step_limit(made, None) == (2 * limit if limit else evaluation.MOST_STEPS)
+    assert evaluation.step_limit(made, 7) == 7
+    made.close()
 
 
 def test_an_environments_own_time_limit_holds() -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ import torch
 
 from phasegrad import envs
 from phasegrad.config import coerce
+from phasegrad.devices import pick_threads
 from phasegrad.errors import ConfigError, PhasegradWarning
 from phasegrad.tree import tree_map
 
@@ -23,7 +25,6 @@ if TYPE_CHECKING:
 MOST_ENVS = 16
 # Steps of an episode unless asked otherwise: a greedy policy may never end one where there is no time limit.
 MOST_STEPS = 10_000
-MOST_STEPS_ENVPOOL = 100_000  # whose environments have limits of their own, Atari's of 27,000
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,7 @@ def run_evaluation(
     seed = None if seed is None else coerce("seed", seed, int, {"low": 0})
     env = evaluation_env(agent, episodes, seed=seed, levels=levels)
     try:
-        most = step_limit(agent, env, max_steps)
+        most = step_limit(env, max_steps)
         return as_evaluation(play(agent, env, episodes, deterministic=deterministic, seed=seed, max_steps=most))
     finally:
         release(agent, env)
@@ -111,14 +112,20 @@ def checked_max_steps(max_steps: Any) -> int | None:
     return None if max_steps is None else int(coerce("max_steps", max_steps, int, {"low": 1}))
 
 
-def step_limit(agent: Algorithm, env: envs.VectorEnv, max_steps: int | None) -> int:
-    """Where an episode is cut: as asked, else at the environment's own time limit or, where it states none, ours."""
-    if max_steps is not None:
-        return max_steps
-    if env.backend == "envpool":
-        return MOST_STEPS_ENVPOOL
-    spec = gym.registry.get(agent.config.env.rsplit(":", 1)[-1]) if isinstance(agent.source, str) else None
-    return (None if spec is None else spec.max_episode_steps) or MOST_STEPS
+def step_limit(env: envs.VectorEnv, max_steps: int | None) -> int:
+    """Where an episode is cut: as asked, else well after the environment's own time limit, or at ours if it has none."""
+    return max_steps or (2 * env.time_limit if env.time_limit else MOST_STEPS)
+
+
+@contextlib.contextmanager
+def own_threads(agent: Algorithm) -> Iterator[None]:
+    """As many threads of torch as training takes: small networks lose by a second one, most of all on a busy machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(pick_threads(agent.config.torch_threads, agent.microbatch < 1 << 20))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 @torch.inference_mode()
@@ -137,6 +144,19 @@ def play(
     An episode of `max_steps` is cut there and counts with the return it has. One environment cannot be reset alone, so
     it waits until the others are through or cut too; then all start anew, on further seeds, for the episodes left.
     """
+    with own_threads(agent):
+        return _play(agent, env, episodes, deterministic, seed, max_steps, spectator)
+
+
+def _play(
+    agent: Algorithm,
+    env: envs.VectorEnv,
+    episodes: int,
+    deterministic: bool,
+    seed: int | None,
+    max_steps: int,
+    spectator: Spectator | None,
+) -> list[Played]:
     quota = np.array([len(part) for part in np.array_split(np.arange(episodes), env.num_envs)])  # episodes of each env
     played, waiting = np.zeros_like(quota), np.zeros(env.num_envs, bool)
     returns, lengths = np.zeros(env.num_envs), np.zeros(env.num_envs, np.int64)  # of the running episodes

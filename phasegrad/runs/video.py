@@ -68,7 +68,7 @@ def record_video(
         raise ConfigError(f"The video must be an .mp4 file, not {path.name!r}.")
     env = drawing_env(agent, episodes, seed=seed, levels=levels)
     try:
-        speed, most = checked_speed(env, fps), step_limit(agent, env, max_steps)
+        speed, most = checked_speed(env, fps), step_limit(env, max_steps)
         if grid:
             return _record_grid(agent, env, path, episodes, deterministic, seed, speed, most)
         return _record_in_turn(agent, env, path, episodes, deterministic, seed, speed, most)
@@ -98,7 +98,7 @@ def evaluate_and_record(
     episodes, max_steps = checked_episodes(episodes), checked_max_steps(max_steps)
     env = drawing_env(agent, episodes, seed=seed, levels=levels)
     try:
-        speed, most = checked_speed(env, fps), step_limit(agent, env, max_steps)
+        speed, most = checked_speed(env, fps), step_limit(env, max_steps)
         played = play(agent, env, episodes, deterministic=deterministic, seed=seed, max_steps=most)
         chosen = {pick: picked(played, pick) for pick in picks}
         films: dict[tuple[int, int], Film] = {}
