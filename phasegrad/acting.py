@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from phasegrad.errors import PhasegradWarning
 from phasegrad.models import ActorCritic
 from phasegrad.models.encoders import ImageEncoder, JointEncoder
+from phasegrad.models.modes import require_recordable
 from phasegrad.native import Program
 from phasegrad.tree import named_leaves, tree_map
 
@@ -122,6 +123,7 @@ class Actor:
         with torch.inference_mode(False), torch.no_grad():
             self._features = {name: self._images[name](image).clone() for name, image in images.items()}
             examples = [*self._features.values(), *(tensor[0].clone() for tensor in steps)]
+            require_recordable(self.model, lambda: function(*examples))
             program = Program(function, examples)
             found, wanted = program(*examples), function(*examples)
         for mine, theirs, room in zip(found, wanted, rooms, strict=True):

@@ -131,6 +131,7 @@ def run_eval(options: argparse.Namespace) -> int:
         "deterministic": options.deterministic,
         "seed": whole("seed", options.seed, 0),
         "levels": options.levels,
+        "max_steps": whole("max_steps", options.max_steps, 1),
     }
     videos: dict[str, Any] = {}
     if options.record is None:

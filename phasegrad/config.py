@@ -17,6 +17,22 @@ from typing import Any
 
 from phasegrad.errors import ConfigError, nearest
 
+# What an agent's networks, storage, normalisers and optimisers are made for: it cannot change once they are.
+FIXED_FIELDS = {
+    "env", "num_envs", "num_steps", "device", "action_bounds", "normalize_observation", "clip_observation",
+    "normalize_reward", "clip_reward", "reward_gamma", "arch", "encoder", "hidden_sizes", "activation",
+    "impala_channels", "impala_stem", "impala_stem_stride", "impala_pooling", "policy_gain", "std", "initial_std",
+    "std_floor", "fixed_std_fraction", "mean_tanh", "adam_eps", "max_grad_norm", "optimizer", "rmsprop_alpha",
+    "rmsprop_eps", "rmsprop_inside_root", "n_pi", "aux_interval", "aux_buffer", "aux_head", "replay_ratio",
+    "replay_capacity",
+}  # fmt: skip
+WEIGHTS = ("entropy_coef", "value_coef", "beta_clone", "q_coef")  # of a loss's terms; a program takes them as inputs
+# Neither these nor what `scalars` give a loss is fixed in the program of one. All other settings count as if they were.
+UNREAD_BY_LOSSES = {
+    *WEIGHTS, *FIXED_FIELDS, "clip_range", "kl_beta", "kl_target", "kl_stop", "learning_rate", "critic_learning_rate",
+    "aux_learning_rate", "gamma", "gae_lambda", "policy_gae_lambda", "average_decay", "max_kl", "cg_damping",
+    "line_search_decay", "env_timeout", "preset", "compile", "log_steps", "track", "backend", "vectorization",
+}  # fmt: skip
 ENCODERS = ("auto", "mlp", "nature", "impala", "grid")
 TRUE, FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
@@ -155,6 +171,55 @@ class Config:
         0.05, "standard deviation of --std fixed as a share of the action range", low=1e-6
     )
     mean_tanh: bool = setting(False, "a final tanh on the mean of continuous actions")
+
+    _held: typing.ClassVar[bool]  # of each config, but no fields
+    _derived: typing.ClassVar[dict[str, Any]]
+
+    def __post_init__(self) -> None:
+        vars(self)["_held"] = False  # whether an agent was made by these settings
+        vars(self)["_derived"] = {}  # what follows from them, until one changes
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """A setting changed later is checked as one given at the start is."""
+        if "_held" not in vars(self):  # the dataclass is putting its fields in place
+            return super().__setattr__(name, value)
+        value = coerce_fields(type(self), {name: value})[name]
+        before = getattr(self, name)
+        if self._held and name in FIXED_FIELDS and value != before:
+            raise ConfigError(
+                f"{name} is {short(before)} and cannot become {short(value)} once the agent exists, which was made for it: "
+                f"make a new agent with that {name}."
+            )
+        vars(self)["_derived"] = {}
+        super().__setattr__(name, value)
+        if self._held:
+            try:
+                self.validate()
+            except ConfigError:
+                super().__setattr__(name, before)
+                raise
+
+    def hold(self) -> None:
+        """An agent was made by these settings: what it was made for stays."""
+        vars(self)["_held"] = True
+
+    def weights(self) -> dict[str, float]:
+        """The weights of a loss's terms, by the names of their settings."""
+        if "weights" not in self._derived:
+            self._derived["weights"] = {name: getattr(self, name) for name in WEIGHTS if hasattr(self, name)}
+        return self._derived["weights"]
+
+    def weight(self, name: str, scalars: Mapping[str, float]) -> float:
+        """The weight of a term: as the program of its loss is given it, else as it stands here."""
+        return scalars[name] if name in scalars else getattr(self, name)
+
+    def read_by_losses(self) -> tuple[Any, ...]:
+        """The settings that a traced or compiled loss has fixed: where one of them changes it needs a new program."""
+        if "read" not in self._derived:
+            read = {name: getattr(self, name) for name in documented_fields(type(self)) if name not in UNREAD_BY_LOSSES}
+            kinds = (float, str, bool)
+            self._derived["read"] = tuple(item for item in read.items() if isinstance(item[1], kinds))
+        return self._derived["read"]
 
     def validate(self) -> None:
         """Refuse contradictions between fields; ranges of single fields are checked before."""

@@ -6,6 +6,7 @@ device until the end of an iteration. Nothing here knows what a loss means.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import warnings
@@ -15,8 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from phasegrad.config import Config
 from phasegrad.errors import NonFiniteError, PhasegradWarning
 from phasegrad.models import FlatParameters
+from phasegrad.models.modes import TrainingMode, Unrecordable, require_recordable
 from phasegrad.native import EpochProgram
 from phasegrad.native.moving import Mover
 from phasegrad.native.program import Group
@@ -123,6 +126,9 @@ class Stepper:
     of a shape and compiled; with `replay` the traced gradient is replayed without a compiler; and plain autograd, which
     is what large networks want. Small ones on a CPU spend nearly all of autograd's time on its overhead.
 
+    A recorded loss takes its numbers (`scalars`, and the weights of `config`) as inputs, but for a 0, whose term is left
+    out. What else it read in `config` is part of its program's key, so that a changed setting leads to a new program.
+
     With several processes each has the gradient of its part of a minibatch, all parts of one size; their mean, by one
     all-reduce of the flat vector, is the gradient of the whole, and every process takes the same step.
     """
@@ -136,8 +142,11 @@ class Stepper:
         replay: bool = False,
         native: bool = False,
         ranks: Ranks = ALONE,
+        config: Config | None = None,
+        mode: TrainingMode | None = None,
     ) -> None:
-        self.flat, self.optimizers, self.ranks = flat, dict(optimizers), ranks
+        self.flat, self.optimizers, self.ranks, self.config = flat, dict(optimizers), ranks, config
+        self.mode: Any = contextlib.nullcontext() if mode is None else mode
         self.max_grad_norm, self.microbatch, self.replay, self.native = max_grad_norm, microbatch, replay, native
         self.recorded: dict[str, list[Tensor]] = {}  # on the device: a number, or a vector of them, a gradient step
         self.epoch_means: dict[str, list[Tensor]] = {}  # of what is monitored by epoch, one number each
@@ -156,38 +165,55 @@ class Stepper:
     ) -> None:
         """A gradient step on each of `minibatches`: see `step`."""
         before = {key: len(entries) for key, entries in self.recorded.items()}
-        if self.native and minibatches.usual:
-            rows, rebuild = minibatches.rows()
-            for size, orders in itertools.groupby(minibatches.indices, len):
-                order = torch.cat(list(orders))
-                if not self._run_program(name, loss, (rows, rebuild, minibatches.prepare), order, size, scalars, rates):
-                    for batch in minibatches.of(order.split(size)):
-                        self._step(name, loss, batch, scalars, rates)
-        else:
-            step = self._step if self.native else self.step
-            for batch in minibatches:
-                step(name, loss, batch, scalars, rates)
+        with self.mode:
+            if self.native and minibatches.usual:
+                rows, rebuild = minibatches.rows()
+                for size, orders in itertools.groupby(minibatches.indices, len):
+                    order, data = torch.cat(list(orders)), (rows, rebuild, minibatches.prepare)
+                    if not self._run_program(name, loss, data, order, size, scalars, rates):
+                        for batch in minibatches.of(order.split(size)):
+                            self._step(name, loss, batch, scalars, rates)
+            else:
+                for batch in minibatches:
+                    self.step(name, loss, batch, scalars, rates, minibatches.usual)
         for key in self.recorded.keys() & MONITORED:
             own = self.recorded[key][before.get(key, 0) :]
             if own:
                 self.epoch_means.setdefault(f"{key}_by_epoch", []).append(joined(own).mean())
 
     def step(
-        self, name: str, loss: Loss, batch: Minibatch, scalars: Mapping[str, float], rates: Mapping[str, float]
+        self,
+        name: str,
+        loss: Loss,
+        batch: Minibatch,
+        scalars: Mapping[str, float],
+        rates: Mapping[str, float],
+        usual: bool = True,
     ) -> None:
-        """One gradient step on `loss`, known as `name`, over `batch`, for the parameter groups that `rates` names."""
-        if self.native:
-            rows, rebuild = batch.tensors()
-            order = torch.arange(len(batch))
-            if self._run_program(name, loss, (rows, rebuild, None), order, len(batch), scalars, rates):
-                return
-        self._step(name, loss, batch, scalars, rates)
+        """One gradient step on `loss`, known as `name`, over `batch`, for the parameter groups that `rates` names.
+
+        A batch that is not of the `usual` size, such as the last of a run, goes by plain autograd: tracing it would take
+        longer than it is in use.
+        """
+        with self.mode:
+            if self.native and usual:
+                rows, rebuild = batch.tensors()
+                order = torch.arange(len(batch))
+                if self._run_program(name, loss, (rows, rebuild, None), order, len(batch), scalars, rates):
+                    return
+            self._step(name, loss, batch, scalars, rates, usual)
 
     def _step(
-        self, name: str, loss: Loss, batch: Minibatch, scalars: Mapping[str, float], rates: Mapping[str, float]
+        self,
+        name: str,
+        loss: Loss,
+        batch: Minibatch,
+        scalars: Mapping[str, float],
+        rates: Mapping[str, float],
+        usual: bool = True,
     ) -> None:
         """The step by torch's kernels."""
-        gradients, metrics = self.gradient(name, loss, batch, scalars)
+        gradients, metrics = self.gradient(name, loss, batch, scalars, usual)
         self._move(gradients, rates)
         for key, metric in metrics.items():
             self.recorded.setdefault(key, []).append(metric)
@@ -205,6 +231,26 @@ class Stepper:
             optimizer.step(own, learning_rate, scale)
             self.recorded.setdefault(f"{group}_grad_norm", []).append(norm)
 
+    # Recorded
+
+    def _given(self, scalars: Mapping[str, float]) -> tuple[dict[str, float], list[Tensor], tuple[Any, ...]]:
+        """The numbers a recorded loss gets, those but 0 as its inputs, and what tells its record from others."""
+        if self.config is None:
+            given, read = dict(scalars), ()
+        else:
+            given, read = {**self.config.weights(), **scalars}, self.config.read_by_losses()
+        inputs = [self._as_tensor(key, value) for key, value in given.items() if value != 0]
+        return given, inputs, (tuple(key for key, value in given.items() if value != 0), read)
+
+    def _with_tensors(self, given: Mapping[str, float], inputs: Sequence[Tensor]) -> Any:
+        """The same with its inputs as tensors, so that a record does not fix their values."""
+        rest = iter(inputs)
+        return {key: next(rest) if value != 0 else 0.0 for key, value in given.items()}
+
+    def _require_recordable(self, function: Callable[..., list[Tensor]], examples: list[Tensor]) -> None:
+        if isinstance(self.mode, TrainingMode) and self.mode.matters:
+            require_recordable(self.mode.model, lambda: function(*examples))
+
     # Compiled
 
     def _run_program(
@@ -219,15 +265,17 @@ class Stepper:
     ) -> bool:
         """Gradient steps over minibatches of `size` rows in `order`; False where they cannot be compiled."""
         rows, rebuild, prepare = data
-        values = [self._as_tensor(key, value) for key, value in scalars.items()]
-        known = (name, size, prepare is not None)
+        given, values, kind = self._given(scalars)
+        known = (name, size, prepare is not None, kind)
         if known not in self._programs:
             examples = [row[order[:size]] for row in rows]
             failure: Exception | None = None
             try:
-                self._programs[known] = self._compile(loss, examples, rebuild, prepare, scalars, values)
+                self._programs[known] = self._compile(loss, examples, rebuild, prepare, given, values)
             except Exception as error:  # a user's network may do what is not known here; it still trains
                 failure = error
+            if isinstance(failure, Unrecordable):
+                self.replay = False
             if self.ranks.any(failure is not None):  # all processes take the same way, and so the same bits
                 self.native = False
                 _warn(f"The update runs without compiled code: {failure or 'another process cannot compile it'}")
@@ -273,18 +321,19 @@ class Stepper:
         examples: list[Tensor],
         rebuild: Callable[..., Any],
         prepare: Callable[[Any], Any] | None,
-        scalars: Mapping[str, float],
+        given: Mapping[str, float],
         values: list[Tensor],
     ) -> tuple[EpochProgram, list[str]]:
         keys: list[str] = []
 
         def gradient(*inputs: Tensor) -> list[Tensor]:
             batch = rebuild(inputs[: len(examples)])
-            given: Any = dict(zip(scalars, inputs[len(examples) :], strict=True))
-            value, metrics = loss(batch if prepare is None else prepare(batch), given)
+            mine = self._with_tensors(given, inputs[len(examples) :])
+            value, metrics = loss(batch if prepare is None else prepare(batch), mine)
             keys[:] = list(metrics)
             return [self.flat.gradient(value), *metrics.values()]
 
+        self._require_recordable(gradient, [*examples, *values])
         program = EpochProgram(gradient, [*examples, *values], len(examples))
         for mine, wanted in zip(program.gradient(examples, values), gradient(*examples, *values), strict=True):
             tolerance = 1e-4 * float(wanted.detach().abs().max()) + 1e-5
@@ -294,10 +343,11 @@ class Stepper:
     # By torch's kernels
 
     def gradient(
-        self, name: str, loss: Loss, batch: Minibatch, scalars: Mapping[str, float]
+        self, name: str, loss: Loss, batch: Minibatch, scalars: Mapping[str, float], usual: bool = True
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """The flat gradient of `loss` over `batch`, valid until the next one, and the loss's metrics."""
-        return (self._replayed if self.replay else self._backward)(name, loss, batch, scalars)
+        with self.mode:
+            return (self._replayed if self.replay and usual else self._backward)(name, loss, batch, scalars)
 
     def _backward(
         self, _: str, loss: Loss, batch: Minibatch, scalars: Mapping[str, float]
@@ -323,18 +373,20 @@ class Stepper:
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """The same flat gradient from the traced operations."""
         tensors, rebuild = batch.tensors()
-        values = [self._as_tensor(key, value) for key, value in scalars.items()]
-        known = (name, len(batch))
+        given, values, kind = self._given(scalars)
+        known = (name, len(batch), kind)
         if known not in self._replays:
             keys: list[str] = []
 
             def gradient(*inputs: Tensor) -> list[Tensor]:
-                mine = dict(zip(scalars, inputs[len(tensors) :], strict=True))
-                value, metrics = loss(rebuild(inputs[: len(tensors)]), mine)  # type: ignore[arg-type]
+                value, metrics = loss(
+                    rebuild(inputs[: len(tensors)]), self._with_tensors(given, inputs[len(tensors) :])
+                )
                 keys[:] = list(metrics)
                 return [self.flat.gradient(value), *metrics.values()]
 
             try:
+                self._require_recordable(gradient, [*tensors, *values])
                 self._replays[known] = (checked_replay(gradient, [*tensors, *values]), keys)
             except Exception as error:  # a user's network may do what cannot be traced; it still trains
                 self.replay = False

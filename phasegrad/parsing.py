@@ -109,6 +109,9 @@ def build_parser() -> Parser:
     )
     evaluate.add_argument("--allow-import", action="store_true", help=ALLOW_IMPORT)
     evaluate.add_argument("--seed", help="seed of the environments (default: the run's)")
+    evaluate.add_argument(
+        "--max-steps", help="cut longer episodes (default: the environment's own time limit, else 10,000)"
+    )
     evaluate.add_argument("--json", action="store_true", help="one JSON object on stdout")
     evaluate.add_argument(
         "--record",
@@ -133,7 +136,9 @@ def build_parser() -> Parser:
     video.add_argument("--seed", help="seed of the environments (default: the run's)")
     video.add_argument("--stochastic", action="store_true", help="sampled actions in place of the most likely one")
     video.add_argument("--levels", default="train", help="Procgen: train or test levels")
-    video.add_argument("--max-steps", help="cut longer episodes (default: never)")
+    video.add_argument(
+        "--max-steps", help="cut longer episodes (default: the environment's own time limit, else 10,000)"
+    )
     export = verb("export", "write the policy as an ONNX file, checked against predict")
     export.add_argument("dir", help="run directory or saved agent")
     export.add_argument("--onnx", metavar="FILE", required=True, help="the file to write")

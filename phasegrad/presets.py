@@ -54,7 +54,7 @@ CONTINUOUS_A2C = {
 PROCGEN = {
     "num_envs": 64, "num_steps": 256, "gamma": 0.999, "gae_lambda": 0.95, "encoder": "impala", "normalize_reward": True,
     "learning_rate": 5e-4, "entropy_coef": 0.01, "max_grad_norm": 0.0, "adam_eps": 1e-8, "normalize_advantage": "batch",
-    "num_minibatches": 8, "value_coef": 0.5,
+    "num_minibatches": 8, "value_coef": 1.0,
 }  # fmt: skip
 PROCGEN_PPO = {"arch": "shared", "epochs": 3}
 PROCGEN_PPG = {

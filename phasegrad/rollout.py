@@ -25,6 +25,7 @@ from phasegrad.envs.spaces import CHOICES, describe_outside, outside_choices
 from phasegrad.errors import EnvError, NonFiniteError
 from phasegrad.tree import named_leaves, tree_map
 
+LARGEST_REWARD = 1e18  # the square of a larger error is infinite in float32, and a larger one drowns all others
 FLOATS = ("rewards", "values", "next_values", "log_probs", "advantages", "value_targets")
 
 
@@ -168,7 +169,11 @@ class Collector:
                 actor.act(t)
                 env_actions = self.adapter(actions[t])
             with self.clock.section("environment"):
-                step = env.step(env_actions)
+                try:
+                    step = env.step(env_actions)
+                except EnvError:  # an action that is no number may be why
+                    self._require_finite(segment.first(t + 1), first_step)
+                    raise
             rewards[t], terminated[t], truncated[t] = step.reward, step.terminated, step.truncated
             if len(step.ended):
                 cut = step.truncated[step.ended] & ~step.terminated[step.ended]
@@ -220,25 +225,29 @@ class Collector:
         return in_chunks(self.model.policy, (segment.observations, segment.masks), 2, self.device)
 
     def _require_finite(self, segment: Segment, first_step: int) -> None:
-        """Stop at the first NaN or infinity, before anything is learnt from it, and say where it came from."""
+        """Stop at the first number that nothing can be learnt from, before it is, and say where it came from.
 
-        def place(bad: Tensor) -> tuple[int, int]:
-            t, n, *_ = bad.nonzero()[0].tolist()
-            return n + self.first_env, first_step + t * self.all_envs + n + self.first_env
+        A policy that has diverged spoils what its environments return, so of several faults the earliest is named.
+        """
+        faults: list[tuple[tuple[int, int], str]] = []  # (when: the step and the order within it, the sentence)
+
+        def note(order: int, what: str, values: Tensor, bad: Tensor) -> None:
+            if bad.any():
+                place = tuple(bad.nonzero()[0].tolist())
+                n, step = self._place(place[0], place[1], first_step)
+                faults.append(((place[0], order), _sentence(what, n, f"at step {step}", float(values[place]))))
 
         for name, space in self._choices:
             outside = outside_choices(dict(named_leaves(segment.observations))[name].numpy(), space)
             if outside.any():
-                n, step = place(torch.from_numpy(outside))
+                t, n = (int(place[0]) for place in outside.nonzero()[:2])
+                n, step = self._place(t, n, first_step)
                 raise EnvError(describe_outside(name, n, f"at step {step}", space))
-        floats = [("reward", segment.raw_rewards)]
-        floats += [(f"observation {name}".strip(), leaf) for name, leaf in named_leaves(segment.observations)]
-        for what, values in floats:
-            if values.is_floating_point() and not torch.isfinite(values).all():
-                n, step = place(~torch.isfinite(values))
-                raise NonFiniteError(
-                    f"The {what} of environment {n} is NaN or infinite at step {step}: check the environment."
-                )
+        for name, leaf in named_leaves(segment.observations):
+            if leaf.is_floating_point():
+                note(0, f"observation {name}".strip(), leaf, ~torch.isfinite(leaf))
+        rewards = segment.raw_rewards
+        note(2, "reward", rewards, ~(rewards.abs() <= LARGEST_REWARD))  # true of NaN too
         last = (segment.num_steps, np.arange(segment.num_envs), self.observation)
         for t, envs, final in [*self._finals, last]:  # these are not acted on here, but their value counts
             for name, space in self._choices:
@@ -249,20 +258,45 @@ class Collector:
             for name, leaf in named_leaves(final):
                 bad = ~np.isfinite(leaf.reshape(len(leaf), -1)).all(1)
                 if bad.any():
-                    n = int(envs[bad][0]) + self.first_env
-                    raise NonFiniteError(
-                        f"The {f'observation {name}'.strip()} of environment {n} is NaN or infinite after step "
-                        f"{first_step + t * self.all_envs + n}: check the environment."
-                    )
-        if not torch.isfinite(segment.policy_params).all():
-            n, step = place(~torch.isfinite(segment.policy_params))
-            raise NonFiniteError(
-                f"The policy's output is NaN or infinite for environment {n} at step {step}: training has diverged; "
-                "lower learning_rate or set normalize_observation."
-            )
+                    n, step = self._place(t, int(envs[bad][0]), first_step)
+                    sentence = _sentence(f"observation {name}".strip(), n, f"after step {step}", np.inf)
+                    faults.append(((t, 0 if t == segment.num_steps else 3), sentence))
+        policy = self._policy_fault(segment, first_step)
+        if policy is not None:
+            faults.append(policy)
+        if faults:
+            raise NonFiniteError(min(faults)[1])
         if segment.masks is not None and not segment.masks.any(-1).all():
-            n, step = place(~segment.masks.any(-1))
+            t, n = (~segment.masks.any(-1)).nonzero()[0].tolist()
+            n, step = self._place(t, n, first_step)
             raise EnvError(f"The action mask of environment {n} allows no action at step {step}: one must be allowed.")
+
+    def _policy_fault(self, segment: Segment, first_step: int) -> tuple[tuple[int, int], str] | None:
+        """The first output of the policy, or action drawn from it, that is no number: when, and a sentence."""
+        outputs = {"output": segment.policy_params, "action": segment.actions}
+        for what, values in outputs.items():
+            if values.is_floating_point() and not torch.isfinite(values).all():
+                t, n = (~torch.isfinite(values)).nonzero()[0, :2].tolist()
+                env, step = self._place(t, n, first_step)
+                return (t, 1), (
+                    f"The policy's {what} is NaN or infinite for environment {env} at step {step}: training has diverged; "
+                    "lower learning_rate or set normalize_observation."
+                )
+        return None
+
+    def _place(self, t: int, n: int, first_step: int) -> tuple[int, int]:
+        """The number of an environment among all, and of the step it takes at time `t` of a rollout."""
+        return n + self.first_env, first_step + t * self.all_envs + n + self.first_env
+
+
+def _sentence(what: str, env: int, when: str, value: float) -> str:
+    if not np.isfinite(value):
+        fits = "" if what == "reward" else ", whose observations must fit float32"
+        return f"The {what} of environment {env} is NaN or infinite {when}: check the environment{fits}."
+    return (
+        f"The reward of environment {env} is {value:.3g} {when}, too large to learn from (the limit is "
+        f"{LARGEST_REWARD:.0e}): scale the rewards of the environment."
+    )
 
 
 def _store(room: np.ndarray, t: int, leaf: np.ndarray) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 import socket
 import time
@@ -265,7 +266,7 @@ class Search:
             if self.interrupted():
                 raise KeyboardInterrupt
             stage = STAGES * row["step"] // self.steps
-            if row["return_mean"] is not None:
+            if not math.isnan(row["return_mean"]):  # an episode has ended
                 for due in range(reported + 1, stage + 1):
                     trial.report(row["return_mean"], due)
                 reported = max(reported, stage)

@@ -193,11 +193,11 @@ def test_vpg_takes_one_policy_step_and_many_value_steps() -> None:
     kinds: Counter[str] = Counter()
     step = agent.stepper.step  # type: ignore[attr-defined]
 
-    def counted(name: str, loss: Any, batch: Batch, scalars: Any, rates: dict[str, float]) -> None:
+    def counted(name: str, loss: Any, batch: Batch, scalars: Any, rates: dict[str, float], *rest: Any) -> None:
         kinds[name] += 1
         assert len(batch) == 60, "every step sees the whole rollout"
         assert list(rates) == [name], "a step moves its own network alone"
-        step(name, loss, batch, scalars, rates)
+        step(name, loss, batch, scalars, rates, *rest)
 
     agent.stepper.step = counted  # type: ignore[attr-defined]
     agent.learn(120)

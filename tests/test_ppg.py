@@ -216,6 +216,51 @@ def test_auxiliary_phase_gradient(float64: None, arch: str, env: str, target: st
     assert_gradients(gradients(agent, loss), numeric_gradient(total, w))
 
 
+@pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
+@pytest.mark.parametrize("arch", ["detach", "shared"])
+@pytest.mark.parametrize(
+    ("target", "value_loss"), [("returns", True), ("returns", False), ("value_network", True), ("value_network", False)]
+)
+def test_gradient_of_an_auxiliary_head_beside_the_value_head(
+    float64: None, env: str, arch: str, target: str, value_loss: bool
+) -> None:
+    """The form of the published code: the auxiliary head's error reaches the trunk, the value head's only where shared."""
+    how = {"aux_target": target, "aux_value_loss": value_loss}
+    agent = tiny_agent(arch, env, beta_clone=1.7, policy_gain=1.0, aux_head=True, **how)
+    whole = random_batch(agent)
+    batch = Minibatch(whole.observations, None, whole.value_targets, whole.old_params)
+    loss, _ = agent.auxiliary_phase_loss(batch, {})
+    x, targets, old = (t.numpy() for t in (batch.observations, batch.value_targets, batch.old_params))
+    w = weights(agent)
+    held = forward(w, x, "policy_encoder", "value_head")[:, 0] if target == "value_network" else targets
+
+    def joint(w: dict[str, np.ndarray]) -> float:
+        auxiliary = forward(w, x, "policy_encoder", "auxiliary_head")[:, 0]
+        clone = 1.7 * np.mean(kl(old, policy(w, x), env == "CartPole-v1"))
+        return float(clone + (1.0 if target == "value_network" else 0.5) * np.mean((auxiliary - held) ** 2))
+
+    def own(w: dict[str, np.ndarray]) -> float:
+        values = forward(w, x, "policy_encoder", "value_head")[:, 0]
+        return float(0.5 * np.mean((values - targets) ** 2)) if value_loss else 0.0
+
+    wanted_joint, wanted_own = numeric_gradient(joint, w), numeric_gradient(own, w)
+    if arch == "detach":
+        wanted_own = without(wanted_own, "policy_encoder")
+    assert_gradients(gradients(agent, loss), {name: wanted_joint[name] + wanted_own[name] for name in w})
+
+
+@pytest.mark.parametrize("arch", ["detach", "shared"])
+@pytest.mark.parametrize("value_loss", [True, False])
+def test_an_auxiliary_head_beside_the_value_head_trains(arch: str, value_loss: bool) -> None:
+    rows: list[dict[str, Any]] = []
+    agent = tiny_agent(arch, e_aux=2, aux_head=True, aux_value_loss=value_loss)
+    before = agent.model.auxiliary_head.weight.clone()
+    agent.learn(32, callback=rows.append)
+    assert not torch.equal(before, agent.model.auxiliary_head.weight)
+    assert "aux_head_explained_variance_after_aux" in rows[-1]
+    assert ("aux_value_loss" in rows[-1]) == value_loss
+
+
 def test_hold_value_keeps_v_where_it_was(float64: None) -> None:
     agent = tiny_agent("shared", hold_value=True, value_coef=1.0)
     batch = random_batch(agent)

@@ -36,7 +36,7 @@ class A2CConfig(RMSPropConfig):
         32, "rollouts, each with its update, between two lines of metrics; rates are read once for all of them", low=1
     )
     entropy_coef: float = setting(0.01, "weight of the entropy bonus [beta]", low=0)
-    value_coef: float = setting(0.5, "weight of the value loss", low=0)
+    value_coef: float = setting(0.5, "weight of the value loss 1/2 (R - V)^2", low=0)
     normalize_advantage: str = setting(
         "none", "standardise advantages over each rollout (batch), or none", choices=("batch", "none")
     )
@@ -68,7 +68,8 @@ class A2C(Algorithm):
                 batch = everything(rollout, self.device, Batch)
                 if config.normalize_advantage == "batch":
                     batch.advantages = self.normalized(batch.advantages)
-                self.stepper.step("a2c", self.loss, batch, {}, rates)
+                usual = rollout.num_steps == config.num_steps
+                self.stepper.step("a2c", self.loss, batch, {}, rates, usual)
             values.append(rollout.values.flatten().clone())  # the next rollout takes their place
             targets.append(rollout.value_targets.flatten().clone())
             kl = self.mean_kl(rollout) if len(values) * config.num_steps >= num_steps else 0.0  # of the last update
@@ -76,7 +77,7 @@ class A2C(Algorithm):
         metrics = self.value_metrics(torch.cat(values), torch.cat(targets)) | self.stepper.take_metrics()
         return metrics | {"kl": kl, "updates": len(values), "learning_rate": rates["policy"]}
 
-    def loss(self, batch: Batch, _: Mapping[str, float]) -> tuple[Tensor, dict[str, Tensor]]:
+    def loss(self, batch: Batch, scalars: Mapping[str, float]) -> tuple[Tensor, dict[str, Tensor]]:
         """-(log pi(a|s) A + beta S[pi]) + c_v L_value over one rollout."""
         config = self.config
         params, values = self.model.policy_and_value(batch.observations, batch.masks)
@@ -84,5 +85,6 @@ class A2C(Algorithm):
         objective = policy_objective("pg", log_prob, batch.old_log_probs, batch.advantages).mean()
         entropy = self.family.entropy(params).mean()
         errors = value_loss(values, batch.value_targets)
-        loss = -(objective + config.entropy_coef * entropy) + config.value_coef * errors
+        bonus = config.weight("entropy_coef", scalars) * entropy
+        loss = -(objective + bonus) + config.weight("value_coef", scalars) * errors
         return loss, {"policy_loss": -objective, "entropy": entropy, "value_loss": errors}

@@ -54,7 +54,7 @@ class ACERConfig(RMSPropConfig):
         8, "rollouts, each with its updates, between two lines of metrics; rates are read once for all of them", low=1
     )
     entropy_coef: float = setting(0.01, "weight of the entropy bonus", low=0)
-    q_coef: float = setting(0.5, "weight of the loss of Q", low=0)
+    q_coef: float = setting(0.5, "weight of the loss of Q, 1/2 (Qret - Q)^2", low=0)
     max_grad_norm: float = setting(10.0, "longest gradient, of each network by itself; 0 for no clipping", low=0)
     replay_ratio: float = setting(
         4.0, "replay updates for each rollout, in the mean of a Poisson distribution [r]; 0 is on-policy", low=0
@@ -171,7 +171,8 @@ class ACER(Algorithm):
         with self.clock.section("update"):
             batch = self.batch_of(trajectories, on_policy)
             name, loss = ("on_policy", self.on_policy_loss) if on_policy else ("off_policy", self.off_policy_loss)
-            self.stepper.step(name, loss, batch, {}, rates)
+            usual = len(trajectories.actions) == self.config.num_steps
+            self.stepper.step(name, loss, batch, {}, rates, usual)
             self.average.follow(self.config.average_decay)
             return batch.value_targets.cpu()
 
@@ -232,15 +233,17 @@ class ACER(Algorithm):
         params, q_values = in_chunks(both, (observations, masks), leading, self.device).chunk(2, -1)
         return params, q_values
 
-    def on_policy_loss(self, batch: ReplayBatch, _: Mapping[str, float]) -> tuple[Tensor, dict[str, Tensor]]:
+    def on_policy_loss(self, batch: ReplayBatch, scalars: Mapping[str, float]) -> tuple[Tensor, dict[str, Tensor]]:
         """The loss where mu is pi itself, so that every importance weight is exactly 1."""
-        return self.loss(batch, None)
+        return self.loss(batch, None, scalars)
 
-    def off_policy_loss(self, batch: ReplayBatch, _: Mapping[str, float]) -> tuple[Tensor, dict[str, Tensor]]:
-        loss, metrics = self.loss(batch, batch.old_params)
+    def off_policy_loss(self, batch: ReplayBatch, scalars: Mapping[str, float]) -> tuple[Tensor, dict[str, Tensor]]:
+        loss, metrics = self.loss(batch, batch.old_params, scalars)
         return loss, {f"replay_{name}": metric for name, metric in metrics.items()}
 
-    def loss(self, batch: ReplayBatch, behaviour_params: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
+    def loss(
+        self, batch: ReplayBatch, behaviour_params: Tensor | None, scalars: Mapping[str, float]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         """-z.pi + c_q 1/2 (Qret - Q(x, a))^2 over a batch, where z is g within the trust region and held fixed."""
         config, family = self.config, self.family
         params, q_values = self.model.policy_and_q(batch.observations, batch.masks)
@@ -257,7 +260,7 @@ class ACER(Algorithm):
                 q_values.detach(),
                 batch.value_targets,
                 config.importance_clip,
-                config.entropy_coef,
+                config.weight("entropy_coef", scalars),
             )
             direction = kl_gradient(pi, average)
             beyond = (direction * gradient).sum(-1) > config.trust_region_delta
@@ -272,4 +275,5 @@ class ACER(Algorithm):
                 "trust_region_fraction": beyond.to(pi.dtype).mean(),
             }
         policy_loss = -(allowed * probabilities).sum(-1).mean()
-        return policy_loss + config.q_coef * q_loss, metrics | {"policy_loss": policy_loss, "value_loss": q_loss}
+        loss = policy_loss + config.weight("q_coef", scalars) * q_loss
+        return loss, metrics | {"policy_loss": policy_loss, "value_loss": q_loss}

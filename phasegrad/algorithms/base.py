@@ -33,6 +33,7 @@ from phasegrad.legs import EPISODES_A_LEG, LONGEST_LEG, MOST_BYTES, Legs, steps_
 from phasegrad.losses import explained_variance
 from phasegrad.models import ActorCritic, FlatParameters, build_model
 from phasegrad.models.encoders import is_image
+from phasegrad.models.modes import TrainingMode
 from phasegrad.normalize import RewardNormalizer, moments_of, pooled_moments
 from phasegrad.optimize import Optimizer, Stepper
 from phasegrad.paths import as_path
@@ -72,7 +73,13 @@ class Algorithm(ABC):
     divides: ClassVar[bool] = True  # whether several processes can share a run
 
     def __init__(
-        self, env: Any = None, *, run_dir: str | Path | None = None, overwrite: bool = False, **fields: Any
+        self,
+        env: Any = None,
+        /,
+        *others: Any,
+        run_dir: str | Path | None = None,
+        overwrite: bool = False,
+        **fields: Any,
     ) -> None:
         """`env`: an environment id, a factory of gymnasium environments, or a gymnasium VectorEnv.
 
@@ -82,6 +89,7 @@ class Algorithm(ABC):
         """
         self._env: envs.VectorEnv | None = None
         self.may_import = True  # whether an environment id may name a module to import
+        _require_environment_first(type(self).__name__, env, others, fields)
         self.source, fields = _source_fields(env, fields)
         self.config = resolve_config(self.config_class, fields)
         self._take_share()
@@ -139,6 +147,11 @@ class Algorithm(ABC):
         self.model: ActorCritic = build_model(
             observation_space, action_space, config, self.auxiliary_head, self.model_class
         ).to(self.device)
+        self.model.eval()  # but for updates: see `training_mode`
+        own_encoder = not isinstance(config.encoder, str)  # which may have dropout or batch norm; ours have neither
+        self.training_mode = TrainingMode(
+            self.model, own_encoder, lambda: self.generator("network").initial_seed(), self.ranks
+        )
         self.model.normalizer.ranks = self.ranks
         self.family = self.model.family
         self.flat = FlatParameters(self.model.parameter_groups())
@@ -169,6 +182,7 @@ class Algorithm(ABC):
         self._storage: Storage | None = None
         self.collector: Collector | None = None
         self.optimizers: Mapping[str, Optimizer] = self.build_optimizers()
+        config.hold()
 
     # What an algorithm adds
 
@@ -371,7 +385,7 @@ class Algorithm(ABC):
         Of several processes each draws its own, except for noise: that is drawn for all environments and divided, so
         that actions do not depend on the number of processes.
         """
-        purposes = ("noise", "minibatches", "auxiliary", "replay")
+        purposes = ("noise", "minibatches", "auxiliary", "replay", "network")
         numbers = [self.config.seed, self.progress.iteration, purposes.index(purpose)]
         own = [self.ranks.rank] if self.ranks.size > 1 and purpose != "noise" else []
         key = np.random.SeedSequence(numbers + own)
@@ -410,8 +424,17 @@ class Algorithm(ABC):
 
     def stepper_for(self, optimizers: Mapping[str, Optimizer], max_grad_norm: float) -> Stepper:
         """Gradient steps with these optimisers."""
-        self.steppers.append(Stepper(self.flat, optimizers, max_grad_norm, self.microbatch, ranks=self.ranks))
-        return self.steppers[-1]
+        stepper = Stepper(
+            self.flat,
+            optimizers,
+            max_grad_norm,
+            self.microbatch,
+            ranks=self.ranks,
+            config=self.config,
+            mode=self.training_mode,
+        )
+        self.steppers.append(stepper)
+        return stepper
 
     # Using the agent
 
@@ -474,10 +497,21 @@ class Algorithm(ABC):
         return torch.from_numpy(bits.reshape(size, -1).copy()).to(self.device)
 
     def evaluate(
-        self, episodes: int = 20, *, deterministic: bool = True, seed: int | None = None, levels: str = "train"
+        self,
+        episodes: int = 20,
+        *,
+        deterministic: bool = True,
+        seed: int | None = None,
+        levels: str = "train",
+        max_steps: int | None = None,
     ) -> Evaluation:
-        """Raw returns of whole episodes in fresh environments, with normalisers frozen."""
-        return run_evaluation(self, episodes, deterministic=deterministic, seed=seed, levels=levels)
+        """Raw returns of whole episodes in fresh environments, with normalisers frozen.
+
+        An episode that has not ended after `max_steps` is cut there and counts with the return it has; by default after
+        10,000 where the environment has no time limit of its own.
+        """
+        how: dict[str, Any] = {"deterministic": deterministic, "seed": seed, "levels": levels}
+        return run_evaluation(self, episodes, **how, max_steps=max_steps)
 
     def record(self, path: str | Path | None = None, **options: Any) -> Video:
         """Film evaluation episodes as an mp4; `options` are those of `phasegrad.record_video`."""
@@ -603,6 +637,20 @@ def observations_digest(agent: Algorithm) -> str:
 
 def _parts(space: gym.Space) -> list[gym.Space]:
     return list(space.spaces.values()) if isinstance(space, gym.spaces.Dict) else [space]
+
+
+def _require_environment_first(name: str, env: Any, others: tuple[Any, ...], fields: Mapping[str, Any]) -> None:
+    """Refuse Stable-Baselines3's habit of naming a policy first, and what else cannot be meant."""
+    named = isinstance(env, str) and env.endswith("Policy") and env.isidentifier()
+    if named or (others and isinstance(others[0], str)) or (env is not None and "env" in fields):
+        meant = others[0] if others else fields.get("env", "CartPole-v1")
+        meant = meant if isinstance(meant, str) else "CartPole-v1"
+        raise ConfigError(
+            f"{name} takes the environment first and no policy name, since the spaces decide the networks: "
+            f"{name}({meant!r}), with settings as keywords."
+        )
+    if others:
+        raise ConfigError(f"{name} takes the environment and then settings as keywords, such as num_envs=8.")
 
 
 def _source_fields(env: Any, fields: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:

@@ -28,7 +28,8 @@ def interference(
     batch = next(batch.split(ranks.share(SAMPLES)))
     params, values = model.policy_and_auxiliary_value(batch.observations, batch.masks)
     policy_loss, _ = surrogate_loss(model.family, params, batch, config, scalars)
-    errors = config.value_coef * value_loss(values, batch.value_targets, batch.old_values, config.value_clip or None)
+    errors = value_loss(values, batch.value_targets, batch.old_values, config.value_clip or None)
+    errors = config.weight("value_coef", scalars) * errors
     trunk = list(model.policy_encoder.parameters())
     policy_gradient, value_gradient = (
         ranks.mean_(

@@ -27,7 +27,7 @@ from phasegrad.algorithms.base import Algorithm
 from phasegrad.algorithms.interference import interference
 from phasegrad.algorithms.surrogate import (
     SurrogateConfig,
-    annealed_clip_range,
+    current_scalars,
     epoch_of_minibatches,
     learning_rates,
     logged_rates,
@@ -69,7 +69,12 @@ class PPGConfig(SurrogateConfig):
         "what the auxiliary value head learns: the rollouts' value targets, or the value network's output",
         choices=("returns", "value_network"),
     )
-    aux_value_loss: bool = setting(True, "train the value network in the auxiliary phase too (dual)")
+    aux_value_loss: bool = setting(True, "train the value network in the auxiliary phase too (dual, or aux_head)")
+    aux_head: bool = setting(
+        False,
+        "one network (detach, shared) with an auxiliary value head beside its value head, as the published code has it; "
+        "dual always has one",
+    )
     aux_interval: int = setting(
         0,
         "iterations between auxiliary phases where it differs from n_pi [T_freq of PPG Reloaded]; 0 for n_pi",
@@ -94,10 +99,11 @@ class PPGConfig(SurrogateConfig):
 
     def validate(self) -> None:
         super().validate()
-        if self.arch != "dual" and not self.aux_value_loss:
-            raise ConfigError(f"aux_value_loss off needs arch dual: with arch {self.arch} both heads are one.")
-        if self.arch != "dual" and self.aux_target == "value_network":
-            raise ConfigError(f"aux_target value_network needs arch dual: with arch {self.arch} both heads are one.")
+        one_head, why = self.arch != "dual" and not self.aux_head, f"with arch {self.arch} both heads are one"
+        if one_head and not self.aux_value_loss:
+            raise ConfigError(f"aux_value_loss off needs arch dual, or aux_head: {why}.")
+        if one_head and self.aux_target == "value_network":
+            raise ConfigError(f"aux_target value_network needs arch dual, or aux_head: {why}.")
         if self.aux_buffer and self.aux_buffer < self.interval:
             raise ConfigError(
                 f"aux_buffer {self.aux_buffer} is shorter than the {self.interval} iterations between phases."
@@ -193,7 +199,7 @@ class PPG(Algorithm):
     def policy_iteration(self, num_steps: int) -> dict[str, Any]:
         config, left = self.config, self.remaining_fraction()
         rates = self.rates(learning_rates(config, left))
-        scalars = self.scalars | {"clip_range": annealed_clip_range(config, left)}
+        scalars = current_scalars(config, self.scalars, left)
         shuffle = self.generator("minibatches")
 
         self.buffer.free_next_slot()
@@ -224,14 +230,14 @@ class PPG(Algorithm):
         def loss(batch: Batch, scalars: Mapping[str, float]) -> tuple[Tensor, dict[str, Tensor]]:
             if not policy:
                 errors = self.value_errors(model.value(batch.observations), batch)
-                return config.value_coef * errors, {"value_loss": errors}
+                return config.weight("value_coef", scalars) * errors, {"value_loss": errors}
             if not value:
                 params = model.policy(batch.observations, batch.masks)
                 return surrogate_loss(self.family, params, batch, config, scalars)
             params, values = model.policy_and_value(batch.observations, batch.masks)
             policy_loss, metrics = surrogate_loss(self.family, params, batch, config, scalars)
             errors = self.value_errors(values, batch)
-            return policy_loss + config.value_coef * errors, metrics | {"value_loss": errors}
+            return policy_loss + config.weight("value_coef", scalars) * errors, metrics | {"value_loss": errors}
 
         due = {"policy": policy, "value": value}
         kind = "+".join(name for name in due if due[name])
@@ -245,7 +251,7 @@ class PPG(Algorithm):
     def auxiliary_phase(self) -> dict[str, Any]:
         config, buffer, whole = self.config, self.buffer, self.storage().whole
         rates = dict.fromkeys(self.flat.slices, config.aux_learning_rate)
-        if not config.aux_value_loss:
+        if not config.aux_value_loss and config.arch != "shared":  # whose one group has the value head in it
             del rates["value"]
         with self.clock.section("auxiliary"):
             epochs = buffer.epochs(
@@ -273,20 +279,24 @@ class PPG(Algorithm):
         metrics |= {f"{name}_before_aux": value for name, value in before.items()}
         return metrics | {f"{name}_after_aux": value for name, value in after.items()}
 
-    def auxiliary_phase_loss(self, batch: Minibatch, _: Mapping[str, float]) -> tuple[Tensor, dict[str, Tensor]]:
-        """L_joint, and L_value of a separate value network. Their parameters are disjoint, so one backward serves both."""
+    def auxiliary_phase_loss(self, batch: Minibatch, scalars: Mapping[str, float]) -> tuple[Tensor, dict[str, Tensor]]:
+        """L_joint, and L_value of a value head apart. With arch dual or detach their parameters are disjoint, so one
+        backward serves both.
+        """
         config, model = self.config, self.model
-        params, auxiliary_values = model.policy_and_auxiliary_value(batch.observations, batch.masks)
-        clone_kl = self.family.kl(batch.old_params, params)
         targets, value_weight = batch.value_targets, 0.5
         separate: dict[str, Tensor] = {}
-        if model.value_is_separate and (config.aux_value_loss or config.aux_target == "value_network"):
-            values = model.value(batch.observations)
+        if model.auxiliary_head is None or not (config.aux_value_loss or config.aux_target == "value_network"):
+            params, auxiliary_values = model.policy_and_auxiliary_value(batch.observations, batch.masks)
+        else:
+            params, auxiliary_values, values = model.policy_and_both_values(batch.observations, batch.masks)
             if config.aux_target == "value_network":  # distillation: E[(V_thetaV - V_thetapi)^2], V_thetaV held
                 targets, value_weight = values.detach(), 1.0
             if config.aux_value_loss:
                 separate["value_loss"] = value_loss(values, batch.value_targets)
-        joint = auxiliary_loss(auxiliary_values, targets, clone_kl, config.beta_clone, value_weight=value_weight)
+        clone_kl = self.family.kl(batch.old_params, params)
+        beta_clone = config.weight("beta_clone", scalars)
+        joint = auxiliary_loss(auxiliary_values, targets, clone_kl, beta_clone, value_weight=value_weight)
         metrics = {"clone_kl": clone_kl.mean(), "joint_loss": joint, **separate}
         return sum(separate.values(), joint), metrics
 
@@ -304,14 +314,14 @@ class PPG(Algorithm):
         """How well each value head explains the targets of some of the buffer's states."""
         whole = self.storage().whole
         heads: dict[str, list[Tensor]] = {"explained_variance": []}
-        if self.model.value_is_separate:
+        if self.model.auxiliary_head is not None:
             heads["aux_head_explained_variance"] = []
         targets = []
         for part in positions.split(self.chunk):
             batch = gather(whole, part, self.device, Minibatch)
             targets.append(batch.value_targets)
             heads["explained_variance"].append(self.model.value(batch.observations))
-            if self.model.value_is_separate:
+            if self.model.auxiliary_head is not None:
                 auxiliary = self.model.policy_and_auxiliary_value(batch.observations)[1]
                 heads["aux_head_explained_variance"].append(auxiliary)
         return {name: self.explained_variance(torch.cat(parts), torch.cat(targets)) for name, parts in heads.items()}

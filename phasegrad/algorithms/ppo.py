@@ -18,7 +18,7 @@ from phasegrad.algorithms.base import Algorithm
 from phasegrad.algorithms.interference import interference
 from phasegrad.algorithms.surrogate import (
     SurrogateConfig,
-    annealed_clip_range,
+    current_scalars,
     epoch_of_minibatches,
     learning_rates,
     logged_rates,
@@ -58,7 +58,7 @@ class PPO(Algorithm):
     def iterate(self, num_steps: int) -> dict[str, Any]:
         config, left = self.config, self.remaining_fraction()
         rates = self.rates(learning_rates(config, left))
-        scalars = self.scalars | {"clip_range": annealed_clip_range(config, left)}
+        scalars = current_scalars(config, self.scalars, left)
         shuffle = self.generator("minibatches")
 
         rollout = self.collect(num_steps)
@@ -91,4 +91,4 @@ class PPO(Algorithm):
         params, values = self.model.policy_and_value(batch.observations, batch.masks)
         policy_loss, metrics = surrogate_loss(self.family, params, batch, self.config, scalars)
         errors = value_loss(values, batch.value_targets, batch.old_values, self.config.value_clip or None)
-        return policy_loss + self.config.value_coef * errors, metrics | {"value_loss": errors}
+        return policy_loss + self.config.weight("value_coef", scalars) * errors, metrics | {"value_loss": errors}

@@ -80,7 +80,7 @@ class SurrogateConfig(PolicyGradientConfig):
     kl_target: float = setting(0.0, "KL that an adaptive penalty aims at; 0 keeps kl_beta fixed [d_targ]", low=0)
     num_minibatches: int = setting(32, "gradient steps an epoch", low=1)
     whole_segments: bool = setting(False, "minibatches of whole environment segments in place of random steps")
-    value_coef: float = setting(0.5, "weight of the value loss [c_1]", low=0)
+    value_coef: float = setting(0.5, "weight of the value loss 1/2 (V - V_targ)^2 [c_1]", low=0)
     value_clip: float = setting(
         0.0, "keep V within this range of its old value in the value loss; 0 for no clipping", low=0
     )
@@ -132,7 +132,7 @@ def surrogate_loss(
         moved = ((log_prob - batch.old_log_probs).exp() - 1).abs()
         clipped = (moved > scalars["clip_range"]).to(moved.dtype).mean()
     metrics = {"policy_loss": -surrogate, "entropy": entropy, "kl": kl.mean(), "clip_fraction": clipped}
-    return -(surrogate + config.entropy_coef * entropy), metrics
+    return -(surrogate + config.weight("entropy_coef", scalars) * entropy), metrics
 
 
 def epoch_of_minibatches(
@@ -183,5 +183,8 @@ def logged_rates(rates: Mapping[str, float]) -> dict[str, float]:
     return {named[group]: rate for group, rate in rates.items()}
 
 
-def annealed_clip_range(config: SurrogateConfig, left: float) -> float:
-    return config.clip_range * (left if config.anneal_clip_range else 1.0)
+def current_scalars(config: SurrogateConfig, carried: dict[str, float], left: float) -> dict[str, float]:
+    """Clip range and KL weight when `left` of the run remains; `carried` has the weight, which adapts to `kl_target`."""
+    if not config.kl_target:
+        carried["kl_beta"] = config.kl_beta
+    return carried | {"clip_range": config.clip_range * (left if config.anneal_clip_range else 1.0)}

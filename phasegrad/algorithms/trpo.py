@@ -93,7 +93,8 @@ class TRPO(Algorithm):
         """The longest step along the natural gradient that improves L within the trust region, or none."""
         config, where = self.config, self.flat.slices["policy"]
         batch = everything(rollout, self.device, Batch)
-        descent, described = self.stepper.gradient("policy", self.policy_loss, batch, {})
+        usual = rollout.num_steps == config.num_steps
+        descent, described = self.stepper.gradient("policy", self.policy_loss, batch, {}, usual)
         gradient = -self.ranks.mean_(descent[where])  # L is maximised
         if not torch.isfinite(gradient).all():
             raise NonFiniteError("The policy's gradient became NaN or infinite: training has diverged; lower max_kl.")
@@ -141,13 +142,14 @@ class TRPO(Algorithm):
         improvement, moved = self.ranks.mean(float(surrogate + bonus), float(kl))
         return improvement, moved
 
-    def policy_loss(self, batch: Batch, _: Mapping[str, float]) -> tuple[Tensor, dict[str, Tensor]]:
+    def policy_loss(self, batch: Batch, scalars: Mapping[str, float]) -> tuple[Tensor, dict[str, Tensor]]:
         """-L over a batch."""
         params = self.model.policy(batch.observations, batch.masks)
         log_prob = self.family.log_prob(params, batch.actions)
         surrogate = policy_objective("cpi", log_prob, batch.old_log_probs, batch.advantages).mean()
         entropy = self.family.entropy(params).mean()
-        return -(surrogate + self.config.entropy_coef * entropy), {"policy_loss": -surrogate, "entropy": entropy}
+        bonus = self.config.weight("entropy_coef", scalars) * entropy
+        return -(surrogate + bonus), {"policy_loss": -surrogate, "entropy": entropy}
 
     def kl_from_itself(self, batch: Minibatch) -> Tensor:
         """E[KL[pi, pi]], whose first argument is held: zero, with the Fisher matrix as its Hessian."""

@@ -2,7 +2,7 @@
 
 for k = 0, 1, 2, ... do
     collect trajectories under pi_k
-    compute rewards-to-go R and advantage estimates A from the current value function
+    compute advantage estimates A and lambda-returns R = A + V from the current value function
     one step on the policy:      theta <- theta + alpha_k E[grad log pi(a|s) A]
     several steps on the value:  phi <- argmin E[(V_phi(s) - R)^2]
 """
@@ -64,21 +64,23 @@ class VPG(Algorithm):
             batch = everything(rollout, self.device, Batch)
             if config.normalize_advantage == "batch":
                 batch.advantages = self.normalized(batch.advantages)
-            self.stepper.step("policy", self.policy_loss, batch, {}, {"policy": rates["policy"]})
+            usual = rollout.num_steps == config.num_steps
+            self.stepper.step("policy", self.policy_loss, batch, {}, {"policy": rates["policy"]}, usual)
             for _ in range(config.value_steps):
-                self.stepper.step("value", self.value_errors, batch, {}, {"value": rates["value"]})
+                self.stepper.step("value", self.value_errors, batch, {}, {"value": rates["value"]}, usual)
             metrics |= {"kl": self.mean_kl(rollout)}
             self.model.normalizer.update(rollout.observations)  # last, so that this iteration saw one scaling
             metrics |= self.stepper.take_metrics()
         return metrics | {"learning_rate": rates["policy"], "critic_learning_rate": rates["value"]}
 
-    def policy_loss(self, batch: Batch, _: Mapping[str, float]) -> tuple[Tensor, dict[str, Tensor]]:
+    def policy_loss(self, batch: Batch, scalars: Mapping[str, float]) -> tuple[Tensor, dict[str, Tensor]]:
         """-(log pi(a|s) A + beta S[pi]) over a rollout."""
         params = self.model.policy(batch.observations, batch.masks)
         log_prob = self.family.log_prob(params, batch.actions)
         objective = policy_objective("pg", log_prob, batch.old_log_probs, batch.advantages).mean()
         entropy = self.family.entropy(params).mean()
-        return -(objective + self.config.entropy_coef * entropy), {"policy_loss": -objective, "entropy": entropy}
+        bonus = self.config.weight("entropy_coef", scalars) * entropy
+        return -(objective + bonus), {"policy_loss": -objective, "entropy": entropy}
 
     def value_errors(self, batch: Batch, _: Mapping[str, float]) -> tuple[Tensor, dict[str, Tensor]]:
         """L_value over a rollout."""

@@ -105,6 +105,11 @@ class VectorEnv(ABC):
         """The speed at which the frames of a recording look natural."""
         return 30.0
 
+    @property
+    def time_limit(self) -> int | None:
+        """Steps after which an environment truncates its episodes, as far as it says so."""
+        return None
+
     @abstractmethod
     def close(self) -> None:
         """Free processes, threads and memory. Closing twice is allowed."""

@@ -28,6 +28,7 @@ _CHEAP_ENVS_PER_THREAD = 64
 # What `make` sets itself; an option of this name would silently fight with it.
 _OWN_OPTIONS = ("num_envs", "batch_size", "num_threads", "seed", "env_seed", "max_num_players", "gym_reset_return_info")
 _MAX_RESET_STEPS = 10
+_UNLIMITED = 2**31 - 1  # envpool's max_episode_steps where there is no limit
 _FRAMES_PER_SECOND = {"classic": 50.0, "box2d": 50.0, "atari": 15.0, "procgen": 15.0}  # Atari: 60 over 4 skipped frames
 
 
@@ -195,6 +196,11 @@ class EnvpoolVectorEnv(VectorEnv):
             return np.asarray(self._pool.render(env_ids=ids), dtype=np.uint8)
         except RuntimeError as error:  # a family whose C++ code draws nothing
             raise EnvError(f"envpool cannot draw {self.spec.id} ({error}); use backend gymnasium.") from error
+
+    @property
+    def time_limit(self) -> int | None:
+        most = int(self._pool.config.get("max_episode_steps", _UNLIMITED))
+        return most if most < _UNLIMITED else None
 
     @property
     def frames_per_second(self) -> float:

@@ -196,6 +196,11 @@ class GymnasiumVectorEnv(VectorEnv):
         return stack_frames(lambda: [self._envs[index].render() for index in chosen])
 
     @property
+    def time_limit(self) -> int | None:
+        spec = self._envs[0].spec
+        return None if spec is None else spec.max_episode_steps
+
+    @property
     def frames_per_second(self) -> float:
         return float(self._envs[0].metadata.get("render_fps") or 30.0)
 

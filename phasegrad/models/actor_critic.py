@@ -103,7 +103,8 @@ class ActorCritic(nn.Module):
         self.policy_head = PolicyHead(self.policy_encoder, self.family, action_space, config)
         self.value_encoder = encoder() if self.arch == "dual" else None
         self.value_head = head(self.value_encoder or self.policy_encoder, self.value_outputs(), 1.0)
-        self.auxiliary_head = head(self.policy_encoder, 1, 1.0) if auxiliary and self.arch == "dual" else None
+        apart = self.arch == "dual" or getattr(config, "aux_head", False)
+        self.auxiliary_head = head(self.policy_encoder, 1, 1.0) if auxiliary and apart else None
 
     def value_outputs(self) -> int:
         """Numbers that the value head puts out: V(s) alone."""
@@ -131,10 +132,22 @@ class ActorCritic(nn.Module):
         return self.policy_head(features, mask), value.squeeze(-1)
 
     def policy_and_auxiliary_value(self, observation: Any, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """pi and V_theta_pi of the auxiliary phase: its value error reaches the trunk. One network has one value head."""
+        """pi and V_theta_pi of the auxiliary phase: its value error reaches the trunk.
+
+        One network has one value head, unless it was given an auxiliary one beside it.
+        """
         features = self.policy_encoder(self.normalizer(observation))
         auxiliary = self.auxiliary_head if self.auxiliary_head is not None else self.value_head
         return self.policy_head(features, mask), auxiliary(features).squeeze(-1)
+
+    def policy_and_both_values(self, observation: Any, mask: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        """pi, V_theta_pi and V of a model with an auxiliary head, with one pass through a trunk they share."""
+        assert self.auxiliary_head is not None
+        observation = self.normalizer(observation)
+        features = self.policy_encoder(observation)
+        seen = self._seen_by_value(features) if self.value_encoder is None else self.value_encoder(observation)
+        auxiliary, value = self.auxiliary_head(features).squeeze(-1), self.value_head(seen).squeeze(-1)
+        return self.policy_head(features, mask), auxiliary, value
 
     def _seen_by_value(self, features: Tensor) -> Tensor:
         return features.detach() if self.arch == "detach" else features

@@ -16,7 +16,10 @@ class AveragePolicy:
     """theta_a, a running mean of the policy network's parameters theta; it starts equal to them."""
 
     def __init__(self, model: ActorCritic, flat: FlatParameters) -> None:
-        self.encoder, self.head = deepcopy(model.policy_encoder), deepcopy(model.policy_head)
+        self.encoder, self.head = deepcopy(model.policy_encoder).eval(), deepcopy(model.policy_head).eval()
+        for mine, theirs in ((self.encoder, model.policy_encoder), (self.head, model.policy_head)):
+            for own, followed in zip(mine.modules(), theirs.modules(), strict=True):
+                own._buffers.update(followed._buffers)  # a batch norm's statistics are those of both networks
         self.normalizer = model.normalizer  # one scaling of observations for both networks
         own = FlatParameters({"policy": [*self.encoder.parameters(), *self.head.parameters()]})
         self.parameters = own.data

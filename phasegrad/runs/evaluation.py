@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,13 +14,17 @@ import numpy as np
 import torch
 
 from phasegrad import envs
-from phasegrad.errors import ConfigError, EnvError
+from phasegrad.config import coerce
+from phasegrad.devices import pick_threads
+from phasegrad.errors import ConfigError, EnvError, PhasegradWarning
 from phasegrad.tree import tree_map
 
 if TYPE_CHECKING:
     from phasegrad.algorithms.base import Algorithm
 
 MOST_ENVS = 16
+# Steps of an episode unless asked otherwise: a greedy policy may never end one where there is no time limit.
+MOST_STEPS = 10_000
 
 
 @dataclass(frozen=True)
@@ -27,6 +33,7 @@ class Evaluation:
 
     returns: list[float]
     lengths: list[int]
+    cut: int = 0  # of them, so many were ended at the most steps allowed
 
     def summary(self) -> dict[str, float | int]:
         """What `phasegrad eval --json` prints."""
@@ -37,6 +44,7 @@ class Evaluation:
             "return_max": float(np.max(self.returns)),
             "length_mean": float(np.mean(self.lengths)),
             "episodes": len(self.returns),
+            "episodes_cut": self.cut,
         }
 
     @property
@@ -59,6 +67,7 @@ class Played:
     number: int
     episode_return: float
     length: int
+    cut: bool = False  # at the most steps allowed
 
 
 class Spectator:
@@ -71,16 +80,52 @@ class Spectator:
         """Called after each step with what it returned; False ends the evaluation here."""
         return True
 
+    def restarted(self) -> None:
+        """Called when all environments were started anew, after episodes that were cut."""
+
 
 def run_evaluation(
-    agent: Algorithm, episodes: int, *, deterministic: bool, seed: int | None, levels: str
+    agent: Algorithm,
+    episodes: int,
+    *,
+    deterministic: bool,
+    seed: int | None,
+    levels: str,
+    max_steps: int | None = None,
 ) -> Evaluation:
-    """`episodes` whole episodes in environments of their own."""
+    """`episodes` whole episodes, or their first `max_steps` steps, in environments of their own."""
+    episodes, max_steps = checked_episodes(episodes), checked_max_steps(max_steps)
+    seed = None if seed is None else coerce("seed", seed, int, {"low": 0})
     env = evaluation_env(agent, episodes, seed=seed, levels=levels)
     try:
-        return as_evaluation(play(agent, env, episodes, deterministic=deterministic, seed=seed))
+        most = step_limit(env, max_steps)
+        return as_evaluation(play(agent, env, episodes, deterministic=deterministic, seed=seed, max_steps=most))
     finally:
         release(agent, env)
+
+
+def checked_episodes(episodes: Any) -> int:
+    return int(coerce("episodes", episodes, int, {"low": 1}))
+
+
+def checked_max_steps(max_steps: Any) -> int | None:
+    return None if max_steps is None else int(coerce("max_steps", max_steps, int, {"low": 1}))
+
+
+def step_limit(env: envs.VectorEnv, max_steps: int | None) -> int:
+    """Where an episode is cut: as asked, else well after the environment's own time limit, or at ours if it has none."""
+    return max_steps or (2 * env.time_limit if env.time_limit else MOST_STEPS)
+
+
+@contextlib.contextmanager
+def own_threads(agent: Algorithm) -> Iterator[None]:
+    """As many threads of torch as training takes: small networks lose by a second one, most of all on a busy machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(pick_threads(agent.config.torch_threads, agent.microbatch < 1 << 20))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 @torch.inference_mode()
@@ -91,16 +136,45 @@ def play(
     *,
     deterministic: bool,
     seed: int | None,
+    max_steps: int,
     spectator: Spectator | None = None,
 ) -> list[Played]:
-    """Episodes in the order they ended. Each environment plays a fixed number, so short episodes are not favoured."""
+    """Episodes in the order they ended. Each environment plays a fixed number, so short episodes are not favoured.
+
+    An episode of `max_steps` is cut there and counts with the return it has. One environment cannot be reset alone, so
+    it waits until the others are through or cut too; then all start anew, on further seeds, for the episodes left.
+    """
+    with own_threads(agent):
+        return _play(agent, env, episodes, deterministic, seed, max_steps, spectator)
+
+
+def _play(
+    agent: Algorithm,
+    env: envs.VectorEnv,
+    episodes: int,
+    deterministic: bool,
+    seed: int | None,
+    max_steps: int,
+    spectator: Spectator | None,
+) -> list[Played]:
     quota = np.array([len(part) for part in np.array_split(np.arange(episodes), env.num_envs)])  # episodes of each env
-    played = np.zeros_like(quota)
+    played, waiting = np.zeros_like(quota), np.zeros(env.num_envs, bool)
+    returns, lengths = np.zeros(env.num_envs), np.zeros(env.num_envs, np.int64)  # of the running episodes
     found: list[Played] = []
-    generator = torch.Generator().manual_seed(agent.config.seed if seed is None else seed)
+    seed = agent.config.seed if seed is None else seed
+    generator = torch.Generator().manual_seed(seed)
+    starts = 1
     observation, mask = env.reset()
     while (played < quota).any():
-        playing = np.where(played < quota, played, -1)
+        if not ((played < quota) & ~waiting).any():
+            env.reseed(envs.env_seeds(seed, starts, env.num_envs, purpose="eval"))
+            observation, mask = env.reset()
+            starts += 1
+            waiting[:], returns[:], lengths[:] = False, 0.0, 0
+            if spectator is not None:
+                spectator.restarted()
+        counts = (played < quota) & ~waiting
+        playing = np.where(counts, played, -1)
         if spectator is not None:
             spectator.before(playing)
         tensors = tree_map(lambda leaf: torch.from_numpy(leaf).to(agent.device), observation)
@@ -112,19 +186,39 @@ def play(
             noise = agent.family.draw_noise((env.num_envs,), generator)
             actions = agent.family.sample(params, noise.to(agent.device))
         step = env.step(agent.adapter(actions.cpu().numpy()))
+        returns += step.reward
+        lengths += 1
         for episode in step.episodes:
             index = episode.env
-            if played[index] < quota[index]:
+            returns[index] = lengths[index] = 0
+            if counts[index]:
                 found.append(Played(index, int(played[index]), episode.episode_return, episode.length))
                 played[index] += 1
+        for index in np.flatnonzero(counts & (lengths >= max_steps)).tolist():
+            found.append(Played(index, int(played[index]), float(returns[index]), int(lengths[index]), cut=True))
+            played[index] += 1
+            waiting[index] = True
         if spectator is not None and not spectator.after(step, playing):
             break
         observation, mask = step.observation, step.action_mask
+    warn_of_cuts(agent, found, max_steps)
     return found
 
 
+def warn_of_cuts(agent: Algorithm, played: list[Played], max_steps: int) -> None:
+    cut = sum(episode.cut for episode in played)
+    if cut:
+        warnings.warn(
+            f"{cut} of {len(played)} evaluation episodes of {agent.config.env} had not ended after {max_steps:,} steps: "
+            "they were cut there and count with the return they had; max_steps sets another limit.",
+            PhasegradWarning,
+            stacklevel=4,
+        )
+
+
 def as_evaluation(played: list[Played]) -> Evaluation:
-    return Evaluation([episode.episode_return for episode in played], [episode.length for episode in played])
+    returns, lengths = [episode.episode_return for episode in played], [episode.length for episode in played]
+    return Evaluation(returns, lengths, sum(episode.cut for episode in played))
 
 
 def release(agent: Algorithm, env: envs.VectorEnv) -> None:
@@ -147,8 +241,7 @@ def evaluation_env(
 
     As many as `episodes` can use; `backend` where it must be another than the run's, `extra_options` beneath its own.
     """
-    if episodes < 1:
-        raise ConfigError(f"episodes must be at least 1, not {episodes}.")
+    episodes = checked_episodes(episodes)
     agent.require_source()  # first: resolving an id may import its module
     config = agent.config
     num_envs = min(episodes, MOST_ENVS)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -36,7 +36,7 @@ class Video:
 class Recorder(Spectator):
     """What both ways of filming share: running returns, and when an episode is over."""
 
-    def __init__(self, env: envs.VectorEnv, max_steps: int | None) -> None:
+    def __init__(self, env: envs.VectorEnv, max_steps: int) -> None:
         self.env, self.max_steps = env, max_steps
         self.returns = np.zeros(env.num_envs)  # [N] of the running episodes
         self.steps = np.zeros(env.num_envs, np.int64)
@@ -55,12 +55,15 @@ class Recorder(Spectator):
         self.steps += 1
         over = {
             int(index): (float(self.returns[index]), int(self.steps[index]))
-            for index in np.flatnonzero(self.steps == (self.max_steps or -1))
+            for index in np.flatnonzero(self.steps == self.max_steps)
         }
         over |= {episode.env: (episode.episode_return, episode.length) for episode in step.episodes}
         for episode in step.episodes:
             self.returns[episode.env] = self.steps[episode.env] = 0
         return over
+
+    def restarted(self) -> None:
+        self.returns[:], self.steps[:] = 0.0, 0
 
 
 class EpisodeRecorder(Recorder):
@@ -71,7 +74,7 @@ class EpisodeRecorder(Recorder):
         env: envs.VectorEnv,
         films: dict[tuple[int, int], Film],
         titles: dict[tuple[int, int], str],
-        max_steps: int | None,
+        max_steps: int,
     ) -> None:
         super().__init__(env, max_steps)
         self.films, self.titles = films, titles
@@ -80,7 +83,8 @@ class EpisodeRecorder(Recorder):
 
     def run(self, agent: Algorithm, episodes: int, deterministic: bool, seed: int | None) -> None:
         try:
-            play(agent, self.env, episodes, deterministic=deterministic, seed=seed, spectator=self)
+            how: dict[str, Any] = {"deterministic": deterministic, "seed": seed, "max_steps": self.max_steps}
+            play(agent, self.env, episodes, **how, spectator=self)
         finally:
             for film in self.films.values():
                 film.give_up()
@@ -108,7 +112,7 @@ class EpisodeRecorder(Recorder):
 class GridRecorder(Recorder):
     """Films all environments at once, a cell each; a cell whose episodes are over keeps its last picture."""
 
-    def __init__(self, env: envs.VectorEnv, film: Film, episodes: int, max_steps: int | None) -> None:
+    def __init__(self, env: envs.VectorEnv, film: Film, episodes: int, max_steps: int) -> None:
         super().__init__(env, max_steps)
         self.film, self.episodes = film, episodes
         self.cells = min(episodes, env.num_envs)

@@ -15,6 +15,7 @@ import safetensors.torch
 import torch
 
 from phasegrad import parallel
+from phasegrad.config import coerce, short
 from phasegrad.devices import pick_threads
 from phasegrad.errors import ConfigError, EnvError, NonFiniteError, PhasegradError, RanksError
 from phasegrad.kernels import choose_kernels, compiled_encoders, settle_computation
@@ -65,7 +66,7 @@ def record_result(agent: Algorithm) -> dict[str, Any]:
 def plan_total(agent: Algorithm, total_steps: int | None) -> int:
     """The final step count, exact: it must be reachable in whole steps of all environments."""
     config = agent.config
-    total = config.total_steps if total_steps is None else int(total_steps)
+    total = config.total_steps if total_steps is None else coerce("total_steps", total_steps, int, {"low": 1})
     if total <= agent.progress.step:
         raise ConfigError(
             f"total_steps {total} is not beyond the {agent.progress.step} steps already taken: give a larger one."
@@ -184,7 +185,7 @@ class Session:
             if self.tracker is not None:
                 self.tracker.write(row)
             self.display.iteration(row)
-            stopped = callback is not None and callback(row) is False
+            stopped = callback is not None and asks_to_stop(callback, row)
             if agent.progress.step >= self.total:
                 agent.end_run()
             if due:
@@ -323,6 +324,22 @@ class Session:
 
     def _note_seconds(self) -> None:
         self.agent.seconds_before = self._seconds()
+
+
+def asks_to_stop(callback: Callable[[dict[str, Any]], object], row: dict[str, Any]) -> bool:
+    """Whether a callback ends the training: None goes on, anything else counts as the boolean it is.
+
+    It sees NaN where the files have null, so that it can compare a mean before the first episode has ended.
+    """
+    answer = callback({name: float("nan") if value is None else value for name, value in row.items()})
+    if answer is None:
+        return False
+    try:
+        return not answer
+    except (TypeError, ValueError, RuntimeError):  # such as an array of several
+        raise ConfigError(
+            f"The callback returned {short(answer)}: return None or True to go on, False to stop."
+        ) from None
 
 
 def require_finite_parameters(agent: Algorithm) -> None:

@@ -21,7 +21,17 @@ import numpy as np
 from phasegrad import envs
 from phasegrad.errors import ConfigError, EnvError, PhasegradWarning
 from phasegrad.paths import as_path
-from phasegrad.runs.evaluation import Evaluation, Played, as_evaluation, evaluation_env, play, release
+from phasegrad.runs.evaluation import (
+    Evaluation,
+    Played,
+    as_evaluation,
+    checked_episodes,
+    checked_max_steps,
+    evaluation_env,
+    play,
+    release,
+    step_limit,
+)
 from phasegrad.runs.film import Film, join
 from phasegrad.runs.recorders import EpisodeRecorder, GridRecorder, Video
 
@@ -50,11 +60,10 @@ def record_video(
     """Film `episodes` (1; 4 with `grid`) of the agent as an mp4, with the running return above each picture.
 
     The episodes are those of `agent.evaluate` with the same arguments. `fps` is the speed, by default the
-    environment's own; an episode longer than `max_steps` is cut there. Without `path` it goes to the run directory.
+    environment's own; episodes are cut as in `agent.evaluate`. Without `path` it goes to the run directory.
     """
-    episodes = (4 if grid else 1) if episodes is None else episodes
-    if max_steps is not None and max_steps < 1:
-        raise ConfigError(f"max_steps must be at least 1, not {max_steps}.")
+    episodes = (4 if grid else 1) if episodes is None else checked_episodes(episodes)
+    max_steps = checked_max_steps(max_steps)
     path = default_path(agent, grid) if path is None else as_path(path)
     if path.suffix != ".mp4":
         raise ConfigError(f"The video must be an .mp4 file, not {path.name!r}.")
@@ -62,10 +71,10 @@ def record_video(
         raise ConfigError(f"{path} is a directory: name an .mp4 file.")
     env = drawing_env(agent, episodes, seed=seed, levels=levels)
     try:
-        speed = checked_speed(env, fps)
+        speed, most = checked_speed(env, fps), step_limit(env, max_steps)
         if grid:
-            return _record_grid(agent, env, path, episodes, deterministic, seed, speed, max_steps)
-        return _record_in_turn(agent, env, path, episodes, deterministic, seed, speed, max_steps)
+            return _record_grid(agent, env, path, episodes, deterministic, seed, speed, most)
+        return _record_in_turn(agent, env, path, episodes, deterministic, seed, speed, most)
     finally:
         release(agent, env)
 
@@ -80,6 +89,7 @@ def evaluate_and_record(
     seed: int | None = None,
     levels: str = "train",
     fps: float | None = None,
+    max_steps: int | None = None,
 ) -> tuple[Evaluation, dict[str, Video]]:
     """Evaluate, then film the `picks` among its episodes (best, median, worst) as `folder`/eval-PICK.mp4.
 
@@ -89,15 +99,16 @@ def evaluate_and_record(
     for pick in picks:
         if pick not in PICKS:
             raise ConfigError(f"Unknown episode to record {pick!r}; choose from {', '.join(PICKS)}.")
+    episodes, max_steps = checked_episodes(episodes), checked_max_steps(max_steps)
     env = drawing_env(agent, episodes, seed=seed, levels=levels)
     try:
-        speed = checked_speed(env, fps)
-        played = play(agent, env, episodes, deterministic=deterministic, seed=seed)
+        speed, most = checked_speed(env, fps), step_limit(env, max_steps)
+        played = play(agent, env, episodes, deterministic=deterministic, seed=seed, max_steps=most)
         chosen = {pick: picked(played, pick) for pick in picks}
         films: dict[tuple[int, int], Film] = {}
         for pick, episode in chosen.items():
             films.setdefault((episode.env, episode.number), Film(folder / f"eval-{pick}.mp4", speed))
-        recorder = EpisodeRecorder(env, films, {}, None)
+        recorder = EpisodeRecorder(env, films, {}, most)
         recorder.run(agent, episodes, deterministic, seed)
         videos = {}
         for pick, episode in chosen.items():
@@ -135,7 +146,7 @@ def _record_in_turn(
     deterministic: bool,
     seed: int | None,
     speed: float,
-    max_steps: int | None,
+    max_steps: int,
 ) -> Video:
     """Episodes are played side by side, as in an evaluation, into a file each; then the files are joined."""
     keys = episode_keys(episodes, env.num_envs)
@@ -158,13 +169,14 @@ def _record_grid(
     deterministic: bool,
     seed: int | None,
     speed: float,
-    max_steps: int | None,
+    max_steps: int,
 ) -> Video:
     keys = episode_keys(episodes, env.num_envs)
     film = Film(path, speed)
     recorder = GridRecorder(env, film, episodes, max_steps)
     try:
-        play(agent, env, episodes, deterministic=deterministic, seed=seed, spectator=recorder)
+        how: dict[str, Any] = {"deterministic": deterministic, "seed": seed, "max_steps": max_steps}
+        play(agent, env, episodes, **how, spectator=recorder)
         recorder.finish()
     finally:
         film.give_up()

@@ -10,6 +10,7 @@ import numpy as np
 
 from phasegrad import envs
 from phasegrad.errors import ConfigError
+from phasegrad.runs.evaluation import MOST_STEPS
 
 EPISODES = 100
 NUM_ENVS = 10
@@ -34,7 +35,13 @@ def random_return(env_id: str, options: Mapping[str, Any], backend: str = "auto"
         quota = -(-episodes // NUM_ENVS)  # as many from each environment, so that short episodes are not favoured
         returns: list[list[float]] = [[] for _ in range(NUM_ENVS)]
         env.reset()
+        steps = 0
         while min(len(found) for found in returns) < quota:
+            if steps == quota * MOST_STEPS:
+                raise ConfigError(
+                    f"Episodes of {env_id} hardly end under random actions: give the score of a random policy as `random`."
+                )
+            steps += 1
             for episode in env.step(np.asarray(actions.sample())).episodes:
                 returns[episode.env].append(episode.episode_return)
         return float(np.mean([found[:quota] for found in returns]))
