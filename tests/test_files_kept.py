@@ -187,7 +187,7 @@ def test_a_kill_at_any_moment_leaves_the_old_save_or_the_new(
         if kind == "carrying":
             restore_carried(found, None)
             assert found.carried().keys() == wanted.carried().keys()
-            assert found.leg_actions
+            assert found.legs.actions
         assert (path / "notes.txt").read_text() == "mine"
         write(path, old)  # whatever was left behind is tidied up by the next
         assert sorted(tree(path)) == sorted(tree(begun))

@@ -44,6 +44,8 @@ def batch_norm(space: gym.Space) -> nn.Module:
 class Replacing(Layers):
     """A statistic of its own, which it replaces in place of changing it."""
 
+    mean: Tensor
+
     def __init__(self, space: gym.Space) -> None:
         super().__init__(space)
         self.register_buffer("mean", torch.zeros(8))

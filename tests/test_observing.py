@@ -140,7 +140,7 @@ def test_every_space_means_the_same_to_training_evaluation_predict_and_files(nam
 
     agent.close()
     Showing.made.clear()
-    agent.start_leg()
+    agent.start_environments()
     values = agent.collect(8).values
     for index, env in enumerate(Showing.made):
         seen = [observation for observation, _ in env.acted]
@@ -331,7 +331,7 @@ def test_an_environment_that_writes_into_its_actions_changes_nothing(space: gym.
     agent = pg.PPO(source, **{**SMALL, "action_bounds": "clip"})
     Showing.made.clear() if not vector else [env.acted.clear() for env in Showing.made]
     agent.close()
-    agent.start_leg()
+    agent.start_environments()
     for env in Showing.made:
         env.acted.clear()
     segment = agent.collect(8)

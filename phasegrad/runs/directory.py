@@ -12,7 +12,7 @@ from phasegrad.config import Config
 from phasegrad.errors import DamagedError, RunError
 from phasegrad.paths import as_path
 from phasegrad.runs.checkpoint import read_state, saved_legs, whole_pieces, write_checkpoint
-from phasegrad.runs.contents import CHECKPOINT, CHECKPOINTS, LAUNCH, is_stray, remove_run, require_own_run
+from phasegrad.runs.contents import CHECKPOINT, CHECKPOINTS, LAUNCH, entries, is_stray, remove_run, require_own_run
 from phasegrad.runs.files import intended_name, read_json, read_limited, reading, write_atomically, writing
 from phasegrad.runs.lock import LOCK, Lock
 from phasegrad.runs.metrics import plain_json
@@ -107,19 +107,19 @@ class RunDirectory:
     def begin(self, agent: Algorithm) -> None:
         """Clear away what the agent's training replaces: a run to overwrite, what a killed attempt left unfinished.
 
-        Checkpoints that were passed over as damaged are set aside; others beyond the agent's step go, and are there only
-        where it may overwrite them.
+        Checkpoints that were passed over as damaged are set aside; others beyond the agent's step go where it may
+        overwrite them, and are not there where it may not.
         """
         with writing(self.path):
             if not agent.takes_over:
                 remove_run(self.path)
-            for entry in self.checkpoints_path.iterdir() if self.checkpoints_path.is_dir() else ():
+            for entry in entries(self.checkpoints_path):
                 if CHECKPOINT.fullmatch(intended_name(entry.name) or ""):
                     remove_save(entry)
             for path in self.checkpoints():
                 if path.name in agent.passed_over:
                     os.rename(path, _aside(path))
-                elif step_of(path) > agent.progress.step:
+                elif agent.overwrite and step_of(path) > agent.progress.step:
                     remove_save(path)
             (self.path / RESULT).unlink(missing_ok=True)  # of a shorter total
             for stray in self.path.iterdir():
@@ -228,8 +228,8 @@ class RunDirectory:
         with reading(self.checkpoints_path):
             if not self.checkpoints_path.is_dir() or self.checkpoints_path.is_symlink():
                 return []
-            entries = [entry for entry in self.checkpoints_path.iterdir() if CHECKPOINT.fullmatch(entry.name)]
-        return sorted((e for e in entries if e.is_dir() and not e.is_symlink() and _holds_save(e)), key=step_of)
+            found = [entry for entry in self.checkpoints_path.iterdir() if CHECKPOINT.fullmatch(entry.name)]
+        return sorted((e for e in found if e.is_dir() and not e.is_symlink() and _holds_save(e)), key=step_of)
 
     def checkpoint(self, step: int | str | None = None) -> Path:
         """The latest checkpoint, the one of a step, or the best by evaluation."""
