@@ -160,11 +160,12 @@ class Session:
         agent, config = self.agent, self.agent.config
         stopped = False
         while agent.progress.step < self.total and not stopped:
-            begun, before = time.perf_counter(), agent.progress.step
+            before = agent.progress.step
             with self._explained(before):
                 if agent.collector is None:
                     agent.start_environments(self.display.playing_back)
                 agent.renew_environments()
+                begun = time.perf_counter()  # playing back is no part of an iteration's speed
                 row = agent.iterate(min(agent.iteration_steps(), (self.total - before) // config.num_envs))
                 require_finite_parameters(agent)
             agent.count_episodes()
