@@ -23,7 +23,7 @@ def as_batch(adapter: ObservationAdapter, observation: Any) -> tuple[Observation
     A Dict may also come flat, under its dotted names.
     """
     _refuse_answers(adapter.original, observation)
-    arrays = {leaf.name: _array(observation, leaf) for leaf in adapter.leaves}
+    arrays = {leaf.name: _array(observation, leaf, adapter) for leaf in adapter.leaves}
     first = adapter.leaves[0]
     single = arrays[first.name].ndim == len(first.shape)
     leading = () if single else arrays[first.name].shape[:1]
@@ -47,10 +47,13 @@ def as_batch(adapter: ObservationAdapter, observation: Any) -> tuple[Observation
     return flat if adapter.nested else flat[first.name], mask, single
 
 
-def _array(observation: Any, leaf: Leaf) -> np.ndarray:
+def _array(observation: Any, leaf: Leaf, adapter: ObservationAdapter) -> np.ndarray:
     found = _entry(observation, leaf)
+    if found is None and leaf.name:
+        names = ", ".join(each.name for each in adapter.leaves)
+        raise EnvError(f"The observation has no entry {leaf.name!r}; its keys, dotted where nested, are {names}.")
     if found is None:
-        raise EnvError(f"The observation has no entry {leaf.name!r}." if leaf.name else "There is no observation.")
+        raise EnvError("There is no observation: None was given.")
     try:
         return np.asarray(found)
     except (ValueError, TypeError) as error:  # rows of unlike length, a tensor of another device
