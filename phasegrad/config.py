@@ -180,24 +180,23 @@ class Config:
         vars(self)["_derived"] = {}  # what follows from them, until one changes
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """A setting changed later is checked as one given at the start is."""
-        if "_held" not in vars(self):  # the dataclass is putting its fields in place
+        """A setting that is changed once there is an agent is checked as one given at the start is."""
+        vars(self)["_derived"] = {}
+        if not vars(self).get("_held"):
             return super().__setattr__(name, value)
         value = coerce_fields(type(self), {name: value})[name]
         before = getattr(self, name)
-        if self._held and name in FIXED_FIELDS and value != before:
+        if name in FIXED_FIELDS and value != before:
             raise ConfigError(
                 f"{name} is {short(before)} and cannot become {short(value)} once the agent exists, which was made for it: "
                 f"make a new agent with that {name}."
             )
-        vars(self)["_derived"] = {}
         super().__setattr__(name, value)
-        if self._held:
-            try:
-                self.validate()
-            except ConfigError:
-                super().__setattr__(name, before)
-                raise
+        try:
+            self.validate()
+        except ConfigError:
+            super().__setattr__(name, before)
+            raise
 
     def hold(self) -> None:
         """An agent was made by these settings: what it was made for stays."""

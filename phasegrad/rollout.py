@@ -291,8 +291,7 @@ class Collector:
 
 def _sentence(what: str, env: int, when: str, value: float) -> str:
     if not np.isfinite(value):
-        fits = "" if what == "reward" else ", whose observations must fit float32"
-        return f"The {what} of environment {env} is NaN or infinite {when}: check the environment{fits}."
+        return f"The {what} of environment {env} is NaN or infinite {when}: check the environment."
     return (
         f"The reward of environment {env} is {value:.3g} {when}, too large to learn from (the limit is "
         f"{LARGEST_REWARD:.0e}): scale the rewards of the environment."

@@ -17,6 +17,7 @@ from phasegrad import native
 from phasegrad.algorithms import ALGORITHMS
 from phasegrad.algorithms.base import Algorithm
 from phasegrad.errors import PhasegradWarning
+from phasegrad.models.modes import TrainingMode
 
 SMALL: dict[str, Any] = {"preset": "none", "num_envs": 4, "num_steps": 16, "seed": 3}
 OBSERVATIONS = np.random.default_rng(0).normal(size=(9, 4)).astype(np.float32)
@@ -213,3 +214,23 @@ def test_dropout_differs_from_minibatch_to_minibatch_and_leaves_the_callers_numb
     assert torch.equal(torch.rand(3), wanted)
     assert len(seen) == 8  # two iterations of two epochs of two minibatches
     assert len({tuple(mask.tolist()) for mask in seen}) == 8
+
+
+def test_several_processes_share_their_statistics() -> None:
+    agent = made("ppo", batch_norm, normalize_observation=True)
+    shared: list[Tensor] = []
+
+    class Two:
+        size = 2
+
+        def mean_(self, tensor: Tensor) -> Tensor:
+            shared.append(tensor)
+            return tensor
+
+    mode = TrainingMode(agent.model, True, lambda: 1, Two())  # type: ignore[arg-type]
+    with mode:
+        assert agent.model.training
+    norms = [module for module in agent.model.modules() if isinstance(module, nn.BatchNorm1d)]
+    wanted = [buffer for norm in norms for buffer in (norm.running_mean, norm.running_var)]
+    assert len(norms) == 2
+    assert [id(tensor) for tensor in shared] == [id(tensor) for tensor in wanted], "the normaliser shares its own"
