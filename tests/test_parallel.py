@@ -367,7 +367,9 @@ def test_torchrun_restarts_a_killed_process_and_the_run_goes_on(team: work.Team,
     assert (result["status"], result["step"]) == ("finished", 20480)
     iterations = [json.loads(line)["iteration"] for line in (path / "metrics.jsonl").read_text().splitlines()]
     assert iterations == list(range(1, 81))
-    assert (path / "bad-batch.safetensors").exists()  # the same directory, continued: a fresh start would end with the same bits
+    assert (
+        path / "bad-batch.safetensors"
+    ).exists()  # the same directory, continued: a fresh start would end with the same bits
     whole = team.run(work.train, "ppo", "CartPole-v1", 20480, str(tmp_path / "whole"), 0, fields)
     agent = pg.load(path)
     assert work.state_digest(agent) == whole[0]["digest"]
