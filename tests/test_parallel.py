@@ -24,6 +24,7 @@ import pytest
 import rank_work as work
 import torch
 from machine import needs_compiler
+from written_runs import rows_of, write_run
 
 import phasegrad as pg
 from phasegrad import shared_memory
@@ -411,12 +412,11 @@ def test_torchrun_restarts_a_killed_process_and_the_run_goes_on(team: work.Team,
         "train", "ppo", "--env", "CartPole-v1", "--total-steps", "20480", "--run-dir", str(path), "--overwrite", *settings,
         options=("--max-restarts", "1"),
     )  # fmt: skip
-    (tmp_path / "run" / "checkpoints").mkdir(parents=True)
-    (path / "config.json").write_text("{}")  # an older run, which goes at the first start
+    write_run(path, rows_of(100))  # an older run, which goes at the first start
     with subprocess.Popen(command, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True) as launcher:
         try:
             wait_for(lambda: len(RunDirectory(path).checkpoints()) >= 2, launcher)
-            (path / "note").touch()
+            (path / "bad-batch.safetensors").touch()  # which a fresh start would remove
             os.kill(rank_process(launcher.pid, 1), signal.SIGKILL)
             _, errors = launcher.communicate(timeout=120)
         finally:
@@ -426,7 +426,9 @@ def test_torchrun_restarts_a_killed_process_and_the_run_goes_on(team: work.Team,
     assert (result["status"], result["step"]) == ("finished", 20480)
     iterations = [json.loads(line)["iteration"] for line in (path / "metrics.jsonl").read_text().splitlines()]
     assert iterations == list(range(1, 81))
-    assert (path / "note").exists()  # the same directory, continued: a fresh start would end with the same bits
+    assert (
+        path / "bad-batch.safetensors"
+    ).exists()  # the same directory, continued: a fresh start would end with the same bits
     whole = team.run(work.train, "ppo", "CartPole-v1", 20480, str(tmp_path / "whole"), 0, fields)
     agent = pg.load(path)
     assert work.state_digest(agent) == whole[0]["digest"]
