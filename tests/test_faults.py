@@ -154,7 +154,7 @@ def test_a_new_checkpoint_that_cannot_be_written_leaves_nothing(
         path = tmp_path / str(count) / "step-000000000064"
         failing(place, count)
         try:
-            checkpoint.write_checkpoint(path, agent)
+            checkpoint.write_checkpoint(path, agent, checkpoint.saved_legs(agent))
         except RunError as error:
             failed += "could not be written: No space left on device; make room" in sentence(error)
         else:

@@ -180,7 +180,7 @@ def test_environments_whose_episodes_never_end_are_cut_in_the_end(tmp_path: Path
     assert agent.legs.numbers.tolist() == [6] * 4, "after 4 x 16 steps each time"
     assert agent.legs.starts.tolist() == [192] * 4
     assert sum(map(len, agent.legs.actions)) == 240 - 192, "no more is kept than is played back"
-    resumed = pg.load(tmp_path / "run", env=Endless).learn(1280)
+    resumed = pg.load(shutil.copytree(tmp_path / "run", tmp_path / "copy"), env=Endless).learn(1280)
     same(agent.learn(1280), resumed)
 
 

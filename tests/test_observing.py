@@ -141,6 +141,8 @@ def test_every_space_means_the_same_to_training_evaluation_predict_and_files(nam
     agent.close()
     Showing.made.clear()
     agent.start_environments()
+    for env in Showing.made:
+        env.acted.clear()  # what was played back
     values = agent.collect(8).values
     for index, env in enumerate(Showing.made):
         seen = [observation for observation, _ in env.acted]
