@@ -71,25 +71,25 @@ class Legs:
         while self.actions and self.first + len(self.actions[0]) <= oldest:
             self.first += len(self.actions.pop(0))
 
-    def kept(self) -> list[Tensor]:
-        """The actions since the oldest leg began, in the parts they were logged in."""
-        left_out, parts = int(self.starts.min()) - self.first, []
-        for part in self.actions:
-            parts.append(part[max(0, left_out) :])
-            left_out -= len(part)
-        return parts
+    def kept(self) -> Tensor | None:
+        """The actions since the oldest leg began, joined; None where there are none."""
+        if not self.actions:
+            return None
+        oldest = int(self.starts.min())
+        self.actions = [torch.cat(self.actions)[oldest - self.first :]]
+        self.first = oldest
+        return self.actions[0]
 
     def rows(self) -> Iterator[Tensor]:
         """The same [N, ...] step by step."""
-        for part in self.kept():
-            yield from part
+        kept = self.kept()
+        yield from () if kept is None else kept
 
     def copy_last(self, room: Tensor) -> None:
         """Put them at the end of `room` [T, N, ...]; what comes before stays as it is."""
-        end = len(room)
-        for part in reversed(self.kept()):
-            room[end - len(part) : end] = part
-            end -= len(part)
+        kept = self.kept()
+        if kept is not None and len(kept):
+            room[-len(kept) :] = kept
 
 
 def stored_dtype(space: gym.Space, dtype: torch.dtype) -> torch.dtype:

@@ -24,7 +24,7 @@ def train(run_dir: Path, *more: str, algorithm: str = "ppo", env: str = "CartPol
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("runs") / "cartpole"
-    assert train(path, "--seed", "3", "--eval-episodes", "2") == 0
+    assert train(path, "--seed", "3", "--eval-episodes", "2", "--checkpoint-every", "32") == 0
     return path
 
 

@@ -19,7 +19,7 @@ import phasegrad as pg
 from phasegrad.algorithms.base import Algorithm
 from phasegrad.cli import main
 from phasegrad.errors import NonFiniteError, PhasegradWarning, RunError
-from phasegrad.runs.checkpoint import write_checkpoint
+from phasegrad.runs.checkpoint import saved_legs, write_checkpoint
 from phasegrad.runs.directory import RunDirectory, restore_carried
 from phasegrad.runs.lock import Lock
 from phasegrad.runs.metrics import read_metrics
@@ -167,7 +167,13 @@ def test_a_kill_at_any_moment_leaves_the_old_save_or_the_new(
         assert new.carried()
     else:
         old, new = ppo().learn(64), ppo().learn(128)
-    write = write_checkpoint if kind == "checkpoint" else lambda folder, agent: agent.save(folder)
+
+    def write(folder: Path, agent: Any) -> None:
+        if kind == "checkpoint":
+            write_checkpoint(folder, agent, saved_legs(agent))
+        else:
+            agent.save(folder)
+
     write(path, old)
     (path / "notes.txt").write_text("mine")
     for agent in (old, new):
@@ -256,9 +262,10 @@ def test_overwrite_removes_what_a_run_wrote_and_nothing_else(tmp_path: Path) -> 
     names = {"config.json", "metrics.jsonl", "result.json", "checkpoints/step-000000000128/state.json"}
     left = set(tree(run)) - set(FOREIGN)
     assert {name for name in left if not name.startswith("tensorboard/")} == names | {
-        "checkpoints/step-000000000128/state.safetensors"
+        "checkpoints/step-000000000128/state.safetensors",
+        "checkpoints/step-000000000128/leg.safetensors",
     }
-    assert len(left) == 6
+    assert len(left) == 7
     assert json.loads((run / "config.json").read_text())["seed"] == 9
     assert pg.load(run).progress.step == 128
 

@@ -324,7 +324,6 @@ def test_an_interrupted_rollout_is_taken_again_from_its_beginning() -> None:
 def test_a_dear_checkpoint_is_not_soon_followed_by_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from phasegrad.runs import session
 
-    monkeypatch.setattr(session, "CHEAP_SECONDS", -1.0)
     for every, wanted in ((0, [320, 640]), (64, [*range(64, 641, 64)])):
         seen: list[int] = []
         run = tmp_path / f"every-{every}"

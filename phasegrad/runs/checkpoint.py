@@ -68,7 +68,7 @@ def write_checkpoint(
                 replace_synced(staged(folder / name, hashlib.sha256(payload).hexdigest()), payload)
             else:
                 write_synced(folder / name, payload)
-        (replace_synced if inside else write_synced)(folder / STATE, json.dumps(state, indent=1).encode())
+        (replace_synced if inside else write_synced)(folder / STATE, json.dumps(state).encode())
 
 
 def _payload(tensors: Mapping[str, Tensor]) -> bytes:

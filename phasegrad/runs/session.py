@@ -32,8 +32,7 @@ if TYPE_CHECKING:
     from phasegrad.algorithms.base import Algorithm
 
 CHECKPOINTS_A_RUN = 10
-CHEAP_SECONDS = 0.2  # a checkpoint that took no longer may be followed by another at any time
-DEAREST = 0.01  # the share of the time that dearer ones may take where nobody asked for them
+DEAREST = 0.008  # the share of the time that checkpoints may take where nobody asked for them
 ITERATIONS_BETWEEN_COMPARISONS = 16  # of the bits that several processes hold; checkpoints compare them too
 
 
@@ -221,7 +220,7 @@ class Session:
         The clock may decide that, since a checkpoint leaves no trace in what the run computes.
         """
         waited = time.perf_counter() - self.saved_at
-        return self.saving_seconds <= CHEAP_SECONDS or self.saving_seconds <= DEAREST * waited
+        return self.saving_seconds <= DEAREST * waited
 
     def _evaluation(self) -> dict[str, float | int] | None:
         """Episodes in environments of their own, at a checkpoint that may turn out the best."""
