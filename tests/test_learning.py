@@ -5,6 +5,8 @@ Each case is a test of its own, so that `pytest -n 2` shares them out.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from identity_envs import EPISODE, FACTORIES
 
@@ -53,3 +55,11 @@ def test_ppg_solves_cartpole_within_100k_steps(seed: int) -> None:
 def test_ppg_swings_up_the_pendulum_within_100k_steps() -> None:
     agent = pg.PPG("Pendulum-v1", seed=1).learn(100_000)
     assert agent.evaluate(20, deterministic=True).return_mean >= -250  # a random policy gets about -1,200
+
+
+@pytest.mark.parametrize("seed", [1, 3])
+def test_a_short_run_with_long_episodes_learns_with_default_checkpoints(seed: int, tmp_path: Path) -> None:
+    """Episodes of 999 steps in a run of 2,560 for each environment: checkpoints used to begin them all anew."""
+    agent = pg.PPO("MountainCarContinuous-v0", seed=seed, run_dir=tmp_path / "run").learn(40_960)
+    assert agent.progress.episodes >= 2 * agent.config.num_envs
+    assert agent.evaluate(20, deterministic=True).return_mean >= 90
