@@ -203,7 +203,9 @@ class AdaptedVectorEnv(VectorEnv):
             gym.logger.min_level = level
 
     def _failure(self, when: str, error: BaseException) -> str:
-        found = unanswering(self._source) if isinstance(error, (EOFError, OSError, TimeoutError, MpTimeout)) else None
+        silent = isinstance(error, (TimeoutError, MpTimeout))
+        hung_up = isinstance(error, (EOFError, OSError)) and not silent
+        found = unanswering(self._source, hung_up) if hung_up or silent else None
         if found is not None and found[1]:
             return f"The process of environment {found[0]} (seed {self._seeds[found[0]]}) died on {when}."
         if found is not None and isinstance(error, MpTimeout):

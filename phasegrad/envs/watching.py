@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
+import time
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -58,10 +59,16 @@ def end_with_parent() -> None:
     die_with_parent()
 
 
-def unanswering(workers: Any) -> tuple[int, bool] | None:
-    """(index, whether it has died) of the first worker of a failed call that owes an answer."""
+def unanswering(workers: Any, hung_up: bool) -> tuple[int, bool] | None:
+    """(index, whether it has died) of the first worker of a failed call that owes an answer.
+
+    One that `hung_up` is about to be dead: its pipe closes a moment before the kernel has reaped it.
+    """
     if not isinstance(workers, AsyncVectorEnv):
         return None
+    deadline = time.monotonic() + _SECONDS_TO_END
+    while hung_up and all(process.is_alive() for process in workers.processes) and time.monotonic() < deadline:
+        time.sleep(0.01)
     for index, process in enumerate(workers.processes):
         if not process.is_alive():
             return index, True
