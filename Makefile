@@ -26,7 +26,7 @@ $(VENV)/.ready: $(VENV)/.package requirements-dev.lock
 	@touch $@
 
 demo: package
-	$(BIN)/phasegrad train ppg --env LunarLander-v3 --total-steps 400_000 --seed 1 --run-dir runs/demo --overwrite
+	$(BIN)/phasegrad train ppg --env LunarLander-v3 --total-steps 600_000 --seed 1 --run-dir runs/demo --overwrite
 	$(BIN)/phasegrad eval runs/demo --episodes 20 --deterministic
 	$(BIN)/phasegrad video runs/demo
 	$(BIN)/phasegrad report runs/demo
