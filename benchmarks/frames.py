@@ -19,8 +19,8 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from phasegrad.bench import product_gflops
+from phasegrad.compute.native import compile_trunk
 from phasegrad.models.encoders import ImageEncoder, ImpalaCNN, NatureCNN
-from phasegrad.native import compile_trunk
 
 
 def box(*shape: int) -> gym.spaces.Box:

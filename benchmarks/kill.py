@@ -72,7 +72,7 @@ def in_child(arguments: list[str], log: Path, prepare: Callable[[], None] | None
         handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         os.dup2(handle, 1)
         os.dup2(handle, 2)
-        from phasegrad.cli import main
+        from phasegrad.cli.main import main
 
         if prepare is not None:
             prepare()
@@ -104,7 +104,7 @@ def die_at(place: str, count: int, after: bool) -> Callable[[], None]:
             return call
 
         if place == "auxiliary step":
-            from phasegrad.optimize import Stepper
+            from phasegrad.compute.stepping import Stepper
 
             for method in ("step", "epoch"):
                 real = getattr(Stepper, method)
@@ -244,7 +244,7 @@ def main() -> None:
 
     for module in ("tensorboard.compat.proto.event_pb2", "tensorboard.summary.writer.record_writer"):
         importlib.import_module(module)
-    for module in ("phasegrad.runs.load", "phasegrad.runs.session"):
+    for module in ("phasegrad.algorithms.loading", "phasegrad.runs.session"):
         importlib.import_module(module)
     envs.resolve("CartPole-v1")  # what takes long to import is imported once, here
     make_fx(lambda x: x + 1)(torch.ones(1))

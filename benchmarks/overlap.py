@@ -13,8 +13,8 @@ import gymnasium as gym
 import numpy as np
 import torch
 
+from phasegrad.compute.native import compile_trunk
 from phasegrad.models.encoders import NatureCNN
-from phasegrad.native import compile_trunk
 
 ENVS, THREADS = 8, 2
 

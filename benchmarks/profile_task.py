@@ -12,9 +12,9 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from phasegrad.algorithms import ALGORITHMS
 from phasegrad.bench import TASKS, parsed
-from phasegrad.native.program import EpochProgram, Program
-from phasegrad.native.trunk import Trunk
-from phasegrad.rollout import Collector
+from phasegrad.compute.native.program import EpochProgram, Program
+from phasegrad.compute.native.trunk import Trunk
+from phasegrad.data.collecting import Collector
 
 
 def named(owner: Any, method: str, name: str) -> None:

@@ -43,7 +43,7 @@ def work(task: str, seconds: float, cores: int, out: Path) -> None:
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
     import phasegrad as pg
-    from phasegrad import parallel
+    from phasegrad.distributed import joining as parallel
 
     ranks = parallel.join()
     settings = TASKS[task]
@@ -76,7 +76,7 @@ def exchange(out: Path) -> None:
     """The time to average the MLP's and IMPALA's gradient, through shared memory and through gloo."""
     import torch
 
-    from phasegrad import parallel
+    from phasegrad.distributed import joining as parallel
 
     ranks = parallel.join()
     found: dict[str, Any] = {}

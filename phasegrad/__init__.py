@@ -19,14 +19,14 @@ from phasegrad.versions import __version__
 
 if TYPE_CHECKING:
     from phasegrad.algorithms import A2C, ACER, PPG, PPO, TRPO, VPG
-    from phasegrad.export import export_onnx
-    from phasegrad.runs.load import load
-    from phasegrad.runs.video import record_video
+    from phasegrad.algorithms.loading import load
+    from phasegrad.export.onnx import export_onnx
+    from phasegrad.video.recording import record_video
 
 LAZY = dict.fromkeys(("A2C", "ACER", "PPG", "PPO", "TRPO", "VPG"), "phasegrad.algorithms") | {
-    "load": "phasegrad.runs.load"
+    "load": "phasegrad.algorithms.loading"
 }
-LAZY |= {"record_video": "phasegrad.runs.video", "export_onnx": "phasegrad.export"}
+LAZY |= {"record_video": "phasegrad.video.recording", "export_onnx": "phasegrad.export"}
 
 __all__ = [
     "A2C",

@@ -2,7 +2,7 @@
 
 import sys
 
-from phasegrad.cli import main
+from phasegrad.cli.main import main
 
 if __name__ == "__main__":
     sys.exit(main())

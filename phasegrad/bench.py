@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from phasegrad.errors import ConfigError, DamagedError, PhasegradError, RunError, nearest
-from phasegrad.paths import as_path
-from phasegrad.processors import let_waiting_threads_sleep, usable_processors
+from phasegrad.machine.paths import as_path
+from phasegrad.machine.processors import let_waiting_threads_sleep, usable_processors
 from phasegrad.runs.files import read_json
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ def measure(task: Task, seconds: float, settings: Sequence[str] = ()) -> dict[st
         "seconds_to_steady_state": marks[0][0] - begun,
         "peak_rss_mb": peak_rss_mb(),
         "bytes_a_step": agent.storage_bytes()
-        / (agent.segments_kept() * agent.config.num_steps * agent.config.num_envs),
+        / (agent.rollouts_kept() * agent.config.num_steps * agent.config.num_envs),
     }
     whole = shares.pop("total")
     result |= {key: value / whole for key, value in sorted(shares.items())}

@@ -22,7 +22,7 @@ MASKED_LOGIT = -1e8  # finite, so that 0 * log 0 stays 0 in entropy and KL inste
 LARGEST_UNIFORM = 1.0 - 1e-6  # below 1 in float32, so that the inverse CDF never runs past the last possible action
 
 
-class Family(ABC):
+class Distribution(ABC):
     """One kind of distribution over one action space. `params` is always [..., parameter_size]."""
 
     parameter_size: int  # P
@@ -64,7 +64,7 @@ class Family(ABC):
         return torch.randn(size, generator=generator) if self.noise_is_normal else torch.rand(size, generator=generator)
 
 
-class Categorical(Family):
+class Categorical(Distribution):
     """One choice of n; the parameters are logits."""
 
     action_shape = ()
@@ -97,7 +97,7 @@ class Categorical(Family):
         return params if mask is None else params.masked_fill(~mask, MASKED_LOGIT)
 
 
-class MultiCategorical(Family):
+class MultiCategorical(Distribution):
     """Several independent choices; the parameters are their logits side by side."""
 
     action_dtype = torch.int64
@@ -132,7 +132,7 @@ class MultiCategorical(Family):
         return params if mask is None else params.masked_fill(~mask, MASKED_LOGIT)
 
 
-class Bernoulli(Family):
+class Bernoulli(Distribution):
     """n independent bits; the parameters are the logits of a 1. A mask entry forbids that bit's 1."""
 
     action_dtype = torch.int64
@@ -163,7 +163,7 @@ class Bernoulli(Family):
         return params if mask is None else params.masked_fill(~mask, MASKED_LOGIT)
 
 
-class DiagonalGaussian(Family):
+class DiagonalGaussian(Distribution):
     """n independent normals; the parameters are the means, then the logarithms of the standard deviations."""
 
     action_dtype = torch.float32
@@ -197,7 +197,7 @@ class DiagonalGaussian(Family):
         return (0.5 * (ratio + distance - 1) + log_std_q - log_std_p).sum(-1)
 
 
-def family_for(space: gym.Space) -> Family:
+def distribution_for(space: gym.Space) -> Distribution:
     """The distribution that fits an action space."""
     if isinstance(space, gym.spaces.Discrete):
         return Categorical(int(space.n))

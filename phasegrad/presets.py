@@ -15,7 +15,7 @@ from typing import Any
 from phasegrad import envs
 from phasegrad.config import Config, algorithm_name, coerce_fields, documented_fields, make_config
 from phasegrad.errors import ConfigError, PhasegradError, nearest
-from phasegrad.paths import as_path
+from phasegrad.machine.paths import as_path
 
 OF_THE_TASK = {
     "env_options", "total_steps", "gamma", "bootstrap_truncated", "action_bounds", "normalize_observation",

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from phasegrad import native
+from phasegrad.compute import native
 from phasegrad.envs import qt
 
 ROOT = Path(__file__).parents[1]

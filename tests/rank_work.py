@@ -19,13 +19,16 @@ import torch
 from torch import Tensor
 
 import phasegrad as pg
-from phasegrad import parallel
 from phasegrad.algorithms import ALGORITHMS
 from phasegrad.algorithms.base import Algorithm
 from phasegrad.algorithms.surrogate import epoch_of_minibatches, normalized_by_minibatch
-from phasegrad.native.program import Group
-from phasegrad.normalize import ObservationNormalizer, RewardNormalizer, moments_of, pooled_moments
-from phasegrad.rollout import Batch, Minibatch, Minibatches, Segment
+from phasegrad.compute.native.program import Group
+from phasegrad.data.minibatches import Batch, Minibatch, Minibatches
+from phasegrad.data.reward_scaling import RewardNormalizer
+from phasegrad.data.storage import Rollout
+from phasegrad.distributed import joining as parallel
+from phasegrad.distributed.moments import moments_of, pooled_moments
+from phasegrad.models.scaling import ObservationNormalizer
 
 SECONDS = 120
 TIMES = ("sps", "seconds", "time_")
@@ -176,7 +179,7 @@ def make_agent(algorithm: str, **fields: Any) -> Algorithm:
     return ALGORITHMS[algorithm]("CartPole-v1", **{**PPO_FIELDS, **own, **fields})
 
 
-def random_rollout(agent: Algorithm, num_envs: int, dtype: torch.dtype = torch.float64) -> Segment:
+def random_rollout(agent: Algorithm, num_envs: int, dtype: torch.dtype = torch.float64) -> Rollout:
     """A rollout [T, N] of all environments, the same wherever it is made."""
     generator = torch.Generator().manual_seed(11)
     steps = agent.config.num_steps
@@ -185,19 +188,19 @@ def random_rollout(agent: Algorithm, num_envs: int, dtype: torch.dtype = torch.f
         return torch.randn(steps, num_envs, *shape, generator=generator, dtype=torch.float64).to(dtype)
 
     flags = torch.zeros(steps, num_envs, dtype=torch.bool)
-    params = agent.family.masked(normal(agent.family.parameter_size), None)
+    params = agent.distribution.masked(normal(agent.distribution.parameter_size), None)
     actions = torch.randint(2, (steps, num_envs), generator=generator)
-    log_probs = agent.family.log_prob(params, actions) + 0.3 * normal()
-    return Segment(
+    log_probs = agent.distribution.log_prob(params, actions) + 0.3 * normal()
+    return Rollout(
         observations=normal(4), actions=actions, policy_params=params, raw_rewards=normal(), rewards=normal(),
         terminated=flags, truncated=flags, values=normal(), next_values=normal(), log_probs=log_probs,
         advantages=3 * normal() + 1, value_targets=normal(), masks=None,
     )  # fmt: skip
 
 
-def own_part(rollout: Segment, ranks: parallel.Ranks) -> Segment:
+def own_part(rollout: Rollout, ranks: parallel.Ranks) -> Rollout:
     tensors = {f.name: getattr(rollout, f.name) for f in dataclasses.fields(rollout)}
-    return Segment(**{name: None if t is None else ranks.own(t, 1).contiguous() for name, t in tensors.items()})
+    return Rollout(**{name: None if t is None else ranks.own(t, 1).contiguous() for name, t in tensors.items()})
 
 
 def losses(agent: Any) -> dict[str, tuple[Any, list[str], type[Minibatch]]]:

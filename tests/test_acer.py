@@ -25,11 +25,11 @@ from torch import Tensor
 import phasegrad as pg
 from phasegrad.advantages import retrace
 from phasegrad.algorithms.acer import ACER, ReplayBatch
-from phasegrad.cli import main
+from phasegrad.cli.main import main
+from phasegrad.data.replay_memory import ReplayMemory, Trajectories
 from phasegrad.errors import ConfigError, DamagedError, EnvError
+from phasegrad.losses import corrected_policy_gradient, kl_gradient, projected
 from phasegrad.models.q_critic import expected_value
-from phasegrad.off_policy import corrected_policy_gradient, kl_gradient, projected
-from phasegrad.replay_memory import ReplayMemory, Trajectories
 from phasegrad.runs.metrics import read_metrics
 
 SMALL: dict[str, Any] = {
@@ -347,7 +347,7 @@ def test_the_memory_holds_the_latest_rollouts_as_they_were_collected(monkeypatch
     assert len(kept) == 14
     assert (memory.slots, memory.added, memory.steps, memory.numbers()) == (10, 14, 200, range(4, 14))
     for number in memory.numbers():
-        held, wanted = memory.segment_tensors(number), kept[number]
+        held, wanted = memory.rollout_tensors(number), kept[number]
         assert torch.equal(held["observations"].transpose(0, 1), wanted.observations)
         assert torch.equal(held["actions"].transpose(0, 1), wanted.actions)
         assert torch.equal(held["behaviour_params"].transpose(0, 1), wanted.behaviour_params)
@@ -366,7 +366,7 @@ def test_rollouts_written_and_read_back_give_the_same_samples(monkeypatch: pytes
     gathered(agent, 20 * 13, monkeypatch)
     other = small_agent(FACTORIES["dict"]).memory
     for number in agent.memory.numbers():
-        other.load_segment(number, agent.memory.segment_tensors(number))
+        other.load_rollout(number, agent.memory.rollout_tensors(number))
     other.added = agent.memory.added
     mine, theirs = (memory.sample(9, torch.Generator().manual_seed(4)) for memory in (agent.memory, other))
     assert len(mine.final_positions) > 0
@@ -376,15 +376,15 @@ def test_rollouts_written_and_read_back_give_the_same_samples(monkeypatch: pytes
                 assert torch.equal(leaf, getattr(theirs, name)[key]), (name, key)
         elif value is not None:
             assert torch.equal(value, getattr(theirs, name)), name
-    broken = dict(agent.memory.segment_tensors(5))
+    broken = dict(agent.memory.rollout_tensors(5))
     broken["actions"] = broken["actions"][:, :-1]
     with pytest.raises(DamagedError, match="actions"):
-        other.load_segment(5, broken)
-    cut = next(n for n in agent.memory.numbers() if len(agent.memory.segment_tensors(n)["final_positions"]))
-    broken = dict(agent.memory.segment_tensors(cut))
+        other.load_rollout(5, broken)
+    cut = next(n for n in agent.memory.numbers() if len(agent.memory.rollout_tensors(n)["final_positions"]))
+    broken = dict(agent.memory.rollout_tensors(cut))
     broken["final_positions"] = broken["final_positions"] * 0 - 1
     with pytest.raises(DamagedError, match="final observations"):
-        other.load_segment(cut, broken)
+        other.load_rollout(cut, broken)
 
 
 def test_sampling_is_uniform_over_trajectories() -> None:

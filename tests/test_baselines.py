@@ -19,14 +19,14 @@ from torch import Tensor, nn
 import phasegrad as pg
 from phasegrad.algorithms import ALGORITHMS
 from phasegrad.algorithms.base import Algorithm
-from phasegrad.cli import main
+from phasegrad.cli.main import main
+from phasegrad.compute.natural_gradient import FisherProduct, conjugate_gradient
+from phasegrad.compute.optimizers import RMSProp
 from phasegrad.config import documented_fields
+from phasegrad.data.minibatches import Batch
 from phasegrad.errors import ConfigError
 from phasegrad.models import FlatParameters
-from phasegrad.natural_gradient import FisherProduct, conjugate_gradient
-from phasegrad.optimize import RMSProp
 from phasegrad.presets import PRESETS, resolve_config
-from phasegrad.rollout import Batch
 
 NAMES = ("a2c", "vpg", "trpo")
 TINY: dict[str, Any] = {
@@ -64,11 +64,11 @@ def random_batch(agent: Algorithm, size: int = 7, seed: int = 0) -> Batch:
     observations = normal(size, *(agent.observation_space.shape or ()))
     with torch.no_grad():
         params = agent.model.policy(observations)
-    if agent.family.noise_is_normal:
-        actions = normal(size, *agent.family.action_shape)
+    if agent.distribution.noise_is_normal:
+        actions = normal(size, *agent.distribution.action_shape)
     else:
-        actions = torch.randint(agent.family.parameter_size, (size,), generator=generator)
-    log_probs = agent.family.log_prob(params, actions)
+        actions = torch.randint(agent.distribution.parameter_size, (size,), generator=generator)
+    log_probs = agent.distribution.log_prob(params, actions)
     return Batch(observations, None, normal(size), params, actions, log_probs, normal(size), normal(size))
 
 
@@ -102,7 +102,7 @@ def test_one_update_of_a2c_with_adam_is_one_of_ppo() -> None:
 
 def test_advantages_of_a2c_are_n_step_returns() -> None:
     agent = tiny("a2c", gamma=0.9, updates_per_iteration=1).learn(20)
-    rollout = agent.storage().segments[0]
+    rollout = agent.storage().rollouts[0]
     steps, envs = rollout.rewards.shape
     for n in range(envs):
         expected = rollout.next_values[-1, n].item()
@@ -233,7 +233,7 @@ def explicit_fisher(agent: Algorithm, observations: Tensor) -> Tensor:
         rows = torch.stack(
             [agent.flat.gradient(agent.model.policy(observation[None])[0, i]) for i in range(len(params))]
         )
-        if agent.family.noise_is_normal:  # of (mean, log std): 1 / std^2 and 2
+        if agent.distribution.noise_is_normal:  # of (mean, log std): 1 / std^2 and 2
             std = params.detach().chunk(2)[1].exp()
             middle = torch.diag(torch.cat([std**-2, torch.full_like(std, 2.0)]))
         else:

@@ -12,7 +12,7 @@ from machine import needs_procgen
 
 import phasegrad as pg
 from phasegrad.bench import TASKS, bench, fallen_behind, flops_a_step, measure
-from phasegrad.cli import main
+from phasegrad.cli.main import main
 from phasegrad.errors import ConfigError, RunError
 
 

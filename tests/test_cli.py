@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import phasegrad as pg
-from phasegrad.cli import main
+from phasegrad.cli.main import main
 
 SMALL = ["--num-envs", "2", "--num-steps", "16", "--num-minibatches", "2", "--epochs", "2"]
 

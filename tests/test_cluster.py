@@ -20,8 +20,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from phasegrad import tune as tuning
-from phasegrad.cli import main
+from phasegrad.cli.main import main
 from phasegrad.errors import ConfigError, RunError
 from phasegrad.runs.directory import RunDirectory, step_of
 from phasegrad.runs.lock import LOCK, Lock, is_held
@@ -32,6 +31,7 @@ from phasegrad.studies.definition import load_study
 from phasegrad.studies.grid import build_grid, select
 from phasegrad.studies.progress import Display, latest
 from phasegrad.studies.runner import Outcome, Stop, StudyStopped
+from phasegrad.tune import search as tuning
 from phasegrad.versions import __version__
 
 STUDY = """

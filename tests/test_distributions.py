@@ -14,14 +14,14 @@ from phasegrad.distributions import (
     Bernoulli,
     Categorical,
     DiagonalGaussian,
-    Family,
+    Distribution,
     MultiCategorical,
-    family_for,
+    distribution_for,
 )
 from phasegrad.errors import EnvError
 
 SIZES = [2, 3, 5]
-FAMILIES: dict[str, Family] = {
+DISTRIBUTIONS: dict[str, Distribution] = {
     "categorical": Categorical(4),
     "multicategorical": MultiCategorical(SIZES),
     "bernoulli": Bernoulli(3),
@@ -51,35 +51,35 @@ def parts_of(name: str, actions: Tensor) -> list[Tensor]:
     return [part if name != "bernoulli" else part.double() for part in actions.unbind(-1)]
 
 
-def draw(family: Family, params: Tensor, seed: int = 1) -> Tensor:
-    return family.sample(params, family.draw_noise(params.shape[:-1], torch.Generator().manual_seed(seed)))
+def draw(distribution: Distribution, params: Tensor, seed: int = 1) -> Tensor:
+    return distribution.sample(params, distribution.draw_noise(params.shape[:-1], torch.Generator().manual_seed(seed)))
 
 
 @pytest.mark.parametrize("seed", range(5))
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
 def test_log_prob_entropy_and_kl_are_those_of_torch(name: str, seed: int) -> None:
-    family = FAMILIES[name]
-    params, other = (normal(6, 7, family.parameter_size, seed=10 * seed + i) for i in range(2))
-    actions = draw(family, params, seed)
-    assert actions.shape == (6, 7, *family.action_shape)
+    distribution = DISTRIBUTIONS[name]
+    params, other = (normal(6, 7, distribution.parameter_size, seed=10 * seed + i) for i in range(2))
+    actions = draw(distribution, params, seed)
+    assert actions.shape == (6, 7, *distribution.action_shape)
     p, q = reference(name, params), reference(name, other)
     log_prob = sum(d.log_prob(a) for d, a in zip(p, parts_of(name, actions), strict=True))
-    torch.testing.assert_close(family.log_prob(params, actions), log_prob, rtol=1e-9, atol=1e-9)
-    torch.testing.assert_close(family.entropy(params), sum(d.entropy() for d in p), rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(distribution.log_prob(params, actions), log_prob, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(distribution.entropy(params), sum(d.entropy() for d in p), rtol=1e-9, atol=1e-9)
     kl = sum(td.kl_divergence(a, b) for a, b in zip(p, q, strict=True))
-    torch.testing.assert_close(family.kl(params, other), kl, rtol=1e-9, atol=1e-9)
-    assert family.kl(params, params).abs().max() < 1e-12
+    torch.testing.assert_close(distribution.kl(params, other), kl, rtol=1e-9, atol=1e-9)
+    assert distribution.kl(params, params).abs().max() < 1e-12
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
 def test_gradients_are_those_of_torch(name: str) -> None:
     """Entropy and KL are differentiated in the losses; a detached target would give the right value and no slope."""
-    family = FAMILIES[name]
-    params = normal(8, family.parameter_size, seed=3).requires_grad_()
-    old = normal(8, family.parameter_size, seed=4)
+    distribution = DISTRIBUTIONS[name]
+    params = normal(8, distribution.parameter_size, seed=3).requires_grad_()
+    old = normal(8, distribution.parameter_size, seed=4)
     kl = sum(td.kl_divergence(a, b) for a, b in zip(reference(name, old), reference(name, params), strict=True))
     entropy = sum(d.entropy() for d in reference(name, params))
-    for mine, theirs in ((family.kl(old, params), kl), (family.entropy(params), entropy)):
+    for mine, theirs in ((distribution.kl(old, params), kl), (distribution.entropy(params), entropy)):
         (got,), (wanted,) = (torch.autograd.grad(x.sum(), params, retain_graph=True) for x in (mine, theirs))
         torch.testing.assert_close(got, wanted, rtol=1e-9, atol=1e-9)
 
@@ -91,9 +91,9 @@ def chi_square(counts: Tensor, probabilities: Tensor) -> float:
 
 @pytest.mark.parametrize("name", DISCRETE)
 def test_discrete_samples_have_their_probabilities(name: str) -> None:
-    family = FAMILIES[name]
-    params = normal(family.parameter_size, seed=5, scale=1.0).float()
-    actions = draw(family, params.expand(100_000, -1))
+    distribution = DISTRIBUTIONS[name]
+    params = normal(distribution.parameter_size, seed=5, scale=1.0).float()
+    actions = draw(distribution, params.expand(100_000, -1))
     for part, column in zip(reference(name, params.double()), parts_of(name, actions), strict=True):
         assert isinstance(part, td.Categorical | td.Bernoulli)
         probabilities = part.probs if name != "bernoulli" else torch.stack([1 - part.probs, part.probs])
@@ -102,40 +102,40 @@ def test_discrete_samples_have_their_probabilities(name: str) -> None:
 
 
 def test_choices_of_a_multicategorical_are_independent() -> None:
-    family = MultiCategorical([2, 2])
-    actions = draw(family, torch.zeros(100_000, 4))
+    distribution = MultiCategorical([2, 2])
+    actions = draw(distribution, torch.zeros(100_000, 4))
     counts = torch.bincount(2 * actions[:, 0] + actions[:, 1], minlength=4)
     assert chi_square(counts.double(), torch.full((4,), 0.25, dtype=torch.float64)) < 16.3
 
 
 def test_gaussian_samples_have_their_moments() -> None:
     params = torch.tensor([1.0, -2.0, np.log(0.5), np.log(3.0)], dtype=torch.float32)
-    actions = draw(FAMILIES["gaussian"], params.expand(200_000, -1))
+    actions = draw(DISTRIBUTIONS["gaussian"], params.expand(200_000, -1))
     torch.testing.assert_close(actions.mean(0), torch.tensor([1.0, -2.0]), atol=0.02, rtol=0)
     torch.testing.assert_close(actions.std(0), torch.tensor([0.5, 3.0]), atol=0.02, rtol=0)
     assert np.corrcoef(actions.T.numpy())[0, 1] == pytest.approx(0, abs=0.01)
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
 def test_mode_is_the_most_likely_action(name: str) -> None:
-    family = FAMILIES[name]
-    params = normal(50, family.parameter_size, seed=8)
-    mode = family.mode(params)
-    best = family.log_prob(params, mode)
+    distribution = DISTRIBUTIONS[name]
+    params = normal(50, distribution.parameter_size, seed=8)
+    mode = distribution.mode(params)
+    best = distribution.log_prob(params, mode)
     for seed in range(30):
-        assert (family.log_prob(params, draw(family, params, seed)) <= best + 1e-12).all()
+        assert (distribution.log_prob(params, draw(distribution, params, seed)) <= best + 1e-12).all()
 
 
-def edges_of_noise(family: Family, count: int) -> Tensor:
+def edges_of_noise(distribution: Distribution, count: int) -> Tensor:
     """0, what rand can give at most, 1 itself, and the value that sampling clamps to."""
     levels = torch.tensor([0.0, 1e-12, 0.5, LARGEST_UNIFORM, 1 - 2**-24, 1.0])
-    return levels[:, None, None].expand(len(levels), count, family.noise_size)
+    return levels[:, None, None].expand(len(levels), count, distribution.noise_size)
 
 
 def random_masks(name: str, count: int) -> Tensor:
     """Masks that allow at least one action of every choice; the first rows allow only the first or only the last."""
-    family = FAMILIES[name]
-    mask = torch.rand((count, family.mask_size), generator=torch.Generator().manual_seed(2)) < 0.5
+    distribution = DISTRIBUTIONS[name]
+    mask = torch.rand((count, distribution.mask_size), generator=torch.Generator().manual_seed(2)) < 0.5
     if name == "bernoulli":
         return mask
     start = 0
@@ -162,23 +162,23 @@ def allowed(name: str, mask: Tensor, actions: Tensor) -> Tensor:
 @pytest.mark.parametrize("scale", [0.1, 5.0, 60.0])
 @pytest.mark.parametrize("name", DISCRETE)
 def test_masked_actions_are_never_taken(name: str, scale: float, dtype: torch.dtype) -> None:
-    family, count = FAMILIES[name], 400
+    distribution, count = DISTRIBUTIONS[name], 400
     mask = random_masks(name, count)
-    params = family.masked(normal(count, family.parameter_size, seed=9, scale=scale).to(dtype), mask)
-    noise = edges_of_noise(family, count).to(dtype)
-    actions = family.sample(params.expand(len(noise), -1, -1), noise)
+    params = distribution.masked(normal(count, distribution.parameter_size, seed=9, scale=scale).to(dtype), mask)
+    noise = edges_of_noise(distribution, count).to(dtype)
+    actions = distribution.sample(params.expand(len(noise), -1, -1), noise)
     assert allowed(name, mask.expand(len(noise), -1, -1), actions).all()
     for seed in range(50):
-        assert allowed(name, mask, draw(family, params, seed).long()).all()
-    assert allowed(name, mask, family.mode(params)).all()
+        assert allowed(name, mask, draw(distribution, params, seed).long()).all()
+    assert allowed(name, mask, distribution.mode(params)).all()
 
 
 @pytest.mark.parametrize("name", ["categorical", "multicategorical"])
 def test_samples_stay_in_range_at_the_edges_of_the_noise(name: str) -> None:
-    family = FAMILIES[name]
-    params = normal(300, family.parameter_size, seed=12, scale=30.0).float()
-    noise = edges_of_noise(family, 300)
-    actions = family.sample(params.expand(len(noise), -1, -1), noise)
+    distribution = DISTRIBUTIONS[name]
+    params = normal(300, distribution.parameter_size, seed=12, scale=30.0).float()
+    noise = edges_of_noise(distribution, 300)
+    actions = distribution.sample(params.expand(len(noise), -1, -1), noise)
     limits = torch.tensor(4 if name == "categorical" else SIZES)
     assert (actions >= 0).all()
     assert (actions < limits).all()
@@ -187,12 +187,16 @@ def test_samples_stay_in_range_at_the_edges_of_the_noise(name: str) -> None:
 @pytest.mark.parametrize("name", DISCRETE)
 def test_masked_distribution_is_the_one_restricted_to_what_is_allowed(name: str) -> None:
     """Entropy, KL and log-probabilities equal those of torch's distributions over only the allowed actions."""
-    family, count = FAMILIES[name], 40
+    distribution, count = DISTRIBUTIONS[name], 40
     mask = random_masks(name, count)
-    raw, raw_other = (normal(count, family.parameter_size, seed=s) for s in (20, 21))
-    params, other = family.masked(raw, mask), family.masked(raw_other, mask)
-    actions = draw(family, params).long()
-    entropy, kl, log_prob = family.entropy(params), family.kl(params, other), family.log_prob(params, actions)
+    raw, raw_other = (normal(count, distribution.parameter_size, seed=s) for s in (20, 21))
+    params, other = distribution.masked(raw, mask), distribution.masked(raw_other, mask)
+    actions = draw(distribution, params).long()
+    entropy, kl, log_prob = (
+        distribution.entropy(params),
+        distribution.kl(params, other),
+        distribution.log_prob(params, actions),
+    )
     blocks = {"categorical": [4], "multicategorical": SIZES, "bernoulli": [1, 1, 1]}[name]
     for row in range(count):
         wanted = np.zeros(3)
@@ -216,13 +220,15 @@ def test_masked_distribution_is_the_one_restricted_to_what_is_allowed(name: str)
 
 @pytest.mark.parametrize("name", DISCRETE)
 def test_masked_logits_get_no_gradient(name: str) -> None:
-    family = FAMILIES[name]
+    distribution = DISTRIBUTIONS[name]
     mask = random_masks(name, 40)
-    raw = normal(40, family.parameter_size, seed=22).requires_grad_()
-    params = family.masked(raw, mask)
-    old = family.masked(normal(40, family.parameter_size, seed=23), mask)
+    raw = normal(40, distribution.parameter_size, seed=22).requires_grad_()
+    params = distribution.masked(raw, mask)
+    old = distribution.masked(normal(40, distribution.parameter_size, seed=23), mask)
     total = (
-        family.log_prob(params, draw(family, params.detach()).long()) + family.entropy(params) + family.kl(old, params)
+        distribution.log_prob(params, draw(distribution, params.detach()).long())
+        + distribution.entropy(params)
+        + distribution.kl(old, params)
     )
     (gradient,) = torch.autograd.grad(total.sum(), raw)
     assert torch.isfinite(gradient).all()
@@ -232,12 +238,12 @@ def test_masked_logits_get_no_gradient(name: str) -> None:
 
 @pytest.mark.parametrize("name", DISCRETE)
 def test_masked_functions_stay_finite_in_float32(name: str) -> None:
-    family = FAMILIES[name]
+    distribution = DISTRIBUTIONS[name]
     mask = random_masks(name, 40)
-    raw = normal(40, family.parameter_size, seed=24, scale=20.0).float().requires_grad_()
-    params = family.masked(raw, mask)
-    old = family.masked(normal(40, family.parameter_size, seed=25, scale=20.0).float(), mask)
-    total = family.entropy(params).sum() + family.kl(old, params).sum()
+    raw = normal(40, distribution.parameter_size, seed=24, scale=20.0).float().requires_grad_()
+    params = distribution.masked(raw, mask)
+    old = distribution.masked(normal(40, distribution.parameter_size, seed=25, scale=20.0).float(), mask)
+    total = distribution.entropy(params).sum() + distribution.kl(old, params).sum()
     (gradient,) = torch.autograd.grad(total, raw)
     assert torch.isfinite(total)
     assert torch.isfinite(gradient).all()
@@ -245,25 +251,25 @@ def test_masked_functions_stay_finite_in_float32(name: str) -> None:
 
 @pytest.mark.parametrize("name", DISCRETE)
 def test_a_full_mask_changes_nothing(name: str) -> None:
-    family = FAMILIES[name]
-    params = normal(5, family.parameter_size)
-    assert torch.equal(family.masked(params, torch.ones(5, family.mask_size, dtype=torch.bool)), params)
-    assert family.masked(params, None) is params
+    distribution = DISTRIBUTIONS[name]
+    params = normal(5, distribution.parameter_size)
+    assert torch.equal(distribution.masked(params, torch.ones(5, distribution.mask_size, dtype=torch.bool)), params)
+    assert distribution.masked(params, None) is params
 
 
 def test_gaussian_actions_cannot_be_masked() -> None:
-    family = FAMILIES["gaussian"]
-    assert family.masked(torch.zeros(1, 4), None).shape == (1, 4)
+    distribution = DISTRIBUTIONS["gaussian"]
+    assert distribution.masked(torch.zeros(1, 4), None).shape == (1, 4)
     with pytest.raises(EnvError, match="cannot be masked"):
-        family.masked(torch.zeros(1, 4), torch.ones(1, 2, dtype=torch.bool))
+        distribution.masked(torch.zeros(1, 4), torch.ones(1, 2, dtype=torch.bool))
 
 
 def test_noise_comes_from_the_generator_alone() -> None:
-    for family in FAMILIES.values():
-        first, second = (family.draw_noise((3, 2), torch.Generator().manual_seed(4)) for _ in range(2))
+    for distribution in DISTRIBUTIONS.values():
+        first, second = (distribution.draw_noise((3, 2), torch.Generator().manual_seed(4)) for _ in range(2))
         assert torch.equal(first, second)
-        assert first.shape == (3, 2, family.noise_size)
-        assert not torch.equal(first, family.draw_noise((3, 2), torch.Generator().manual_seed(5)))
+        assert first.shape == (3, 2, distribution.noise_size)
+        assert not torch.equal(first, distribution.draw_noise((3, 2), torch.Generator().manual_seed(5)))
 
 
 def test_family_for_each_action_space() -> None:
@@ -276,9 +282,9 @@ def test_family_for_each_action_space() -> None:
         (spaces.Box(-1, 1, (2, 2)), DiagonalGaussian, 8, (4,)),
     ]
     for space, kind, size, shape in cases:
-        family = family_for(space)
-        assert type(family) is kind
-        assert family.parameter_size == size
-        assert family.action_shape == shape
+        distribution = distribution_for(space)
+        assert type(distribution) is kind
+        assert distribution.parameter_size == size
+        assert distribution.action_shape == shape
     with pytest.raises(EnvError, match="is not supported"):
-        family_for(spaces.Text(3))
+        distribution_for(spaces.Text(3))

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from machine import needs_procgen
 
-from phasegrad.cli import main
+from phasegrad.cli.main import main
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "results").glob("*.md"))]

@@ -11,7 +11,7 @@ from gymnasium.envs.classic_control import CartPoleEnv
 from machine import environments, needs_procgen
 
 import phasegrad as pg
-from phasegrad.doctor import examine
+from phasegrad.cli.doctor import examine
 from phasegrad.envs import VectorEnv, check, env_seeds, make, qt
 from phasegrad.errors import EnvError
 

@@ -14,10 +14,10 @@ import pytest
 import torch
 
 import phasegrad as pg
-from phasegrad.cli import main
+from phasegrad.cli.main import main
 from phasegrad.errors import ConfigError, PhasegradWarning
 from phasegrad.runs import evaluation
-from phasegrad.runs.video import record_video
+from phasegrad.video.recording import record_video
 
 SMALL: dict[str, Any] = {"preset": "none", "num_envs": 2, "num_steps": 8, "num_minibatches": 1, "epochs": 1}
 

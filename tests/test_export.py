@@ -17,9 +17,9 @@ from identity_envs import FACTORIES, IdentityEnv
 from torch import nn
 
 import phasegrad as pg
-from phasegrad.cli import main
+from phasegrad.cli.main import main
 from phasegrad.errors import RunError
-from phasegrad.export import export_onnx
+from phasegrad.export.onnx import export_onnx
 
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")

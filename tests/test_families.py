@@ -60,7 +60,7 @@ def test_procgen_frames_are_stored_once_as_bytes() -> None:
     whole = agent.storage().whole
     assert whole.observations.dtype == torch.uint8
     assert whole.observations.shape == (3, 8, 4, 64, 64, 3)
-    assert agent.storage().segments[1].observations.data_ptr() == whole.observations[1].data_ptr()
+    assert agent.storage().rollouts[1].observations.data_ptr() == whole.observations[1].data_ptr()
 
 
 @needs_procgen

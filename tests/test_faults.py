@@ -24,9 +24,9 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 import phasegrad as pg
 from phasegrad.algorithms.base import Algorithm
-from phasegrad.cli import main
+from phasegrad.cli.main import main
+from phasegrad.compute.stepping import Stepper
 from phasegrad.errors import EnvError, NonFiniteError, PhasegradWarning, RunError
-from phasegrad.optimize import Stepper
 from phasegrad.runs import checkpoint, files, session, stopping
 from phasegrad.runs.directory import RunDirectory
 from phasegrad.runs.lock import Lock

@@ -17,7 +17,7 @@ import torch
 
 import phasegrad as pg
 from phasegrad.algorithms.base import Algorithm
-from phasegrad.cli import main
+from phasegrad.cli.main import main
 from phasegrad.errors import NonFiniteError, PhasegradWarning, RunError
 from phasegrad.runs.checkpoint import saved_legs, write_checkpoint
 from phasegrad.runs.directory import RunDirectory, restore_carried

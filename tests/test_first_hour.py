@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from written_runs import rows_of, write_run
 
-from phasegrad.cli import main
-from phasegrad.completion import script
-from phasegrad.guide import MORE, STEPS, guide
-from phasegrad.parsing import EXAMPLES, build_parser, parse
+from phasegrad.cli.completion import script
+from phasegrad.cli.guide import MORE, STEPS, guide
+from phasegrad.cli.main import main
+from phasegrad.cli.parsing import EXAMPLES, build_parser, parse
 
 
 def test_the_command_alone_says_what_can_be_done_next(

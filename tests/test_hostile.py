@@ -21,12 +21,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import phasegrad as pg
-from phasegrad.cli import main
+from phasegrad.algorithms.loading import restart
+from phasegrad.cli.main import main
 from phasegrad.errors import PhasegradError, PhasegradWarning, RunError
 from phasegrad.presets import read_preset_file
 from phasegrad.runs import files
 from phasegrad.runs.directory import RunDirectory
-from phasegrad.runs.load import restart
 from phasegrad.runs.metrics import MetricsFile, read_metrics
 
 SMALL: dict[str, Any] = {

@@ -17,9 +17,10 @@ from counting_envs import CountingEnv, HandMadeVector
 from gymnasium.vector import AutoresetMode
 
 import phasegrad as pg
-from phasegrad import envs, legs
+from phasegrad import envs
 from phasegrad.algorithms import ALGORITHMS
-from phasegrad.cli import main
+from phasegrad.cli.main import main
+from phasegrad.data import legs
 from phasegrad.envs import env_seeds
 from phasegrad.runs.metrics import read_metrics
 

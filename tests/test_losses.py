@@ -30,12 +30,12 @@ class Case:
         self.kind = kind
         self.advantages = normal(SAMPLES)
         if kind == "categorical":
-            self.family = Categorical(ACTIONS)
+            self.distribution = Categorical(ACTIONS)
             self.old_params = normal(SAMPLES, ACTIONS)
             self.actions = torch.randint(ACTIONS, (SAMPLES,), generator=generator)
             self.free = self.old_params + 0.4 * normal(SAMPLES, ACTIONS)
         else:
-            self.family = DiagonalGaussian(2)
+            self.distribution = DiagonalGaussian(2)
             old_mean, self.log_std = normal(SAMPLES, 2), 0.3 * normal(SAMPLES, 2)
             self.old_params = torch.cat([old_mean, 0.3 * normal(SAMPLES, 2)], 1)
             self.actions = old_mean + normal(SAMPLES, 2)
@@ -47,9 +47,9 @@ class Case:
         return self.free if self.kind == "categorical" else torch.cat([self.free, self.log_std], 1)
 
     def objective(self, name: str) -> Tensor:
-        log_prob = self.family.log_prob(self.params, self.actions)
-        old = self.family.log_prob(self.old_params, self.actions)
-        kl = self.family.kl(self.old_params, self.params)
+        log_prob = self.distribution.log_prob(self.params, self.actions)
+        old = self.distribution.log_prob(self.old_params, self.actions)
+        kl = self.distribution.kl(self.old_params, self.params)
         return policy_objective(name, log_prob, old, self.advantages, clip_range=CLIP, kl=kl, kl_beta=BETA)
 
     # The independent side: plain formulas that use nothing of the library.

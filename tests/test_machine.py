@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from machine import ROOT, without
 
-from phasegrad import native
+from phasegrad.compute import native
 from phasegrad.envs import qt
 
 LIBRARIES = ("libGL.so.1", "libglib-2.0.so.0")

@@ -14,10 +14,11 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from phasegrad.algorithms.ppo import PPOConfig
+from phasegrad.compute.optimizers import Adam
+from phasegrad.compute.stepping import Stepper
 from phasegrad.errors import ConfigError
 from phasegrad.models import ActorCritic, FlatParameters, build_model
 from phasegrad.models.encoders import GridCNN, ImpalaCNN, NatureCNN
-from phasegrad.optimize import Adam, Stepper
 
 HWC = spaces.Box(0, 255, (64, 64, 3), np.uint8)
 CHW = spaces.Box(0, 255, (3, 64, 64), np.uint8)
@@ -86,8 +87,8 @@ def test_shapes_for_every_observation_space(name: str, arch: str) -> None:
 def test_parameter_shapes_for_every_action_space(name: str) -> None:
     model = model_of(action=ACTIONS[name])
     params = model.policy(batch_of(VECTOR))
-    assert params.shape == (3, model.family.parameter_size)
-    assert model.family.mode(params).shape == (3, *model.family.action_shape)
+    assert params.shape == (3, model.distribution.parameter_size)
+    assert model.distribution.mode(params).shape == (3, *model.distribution.action_shape)
 
 
 def test_encoder_for_each_image() -> None:

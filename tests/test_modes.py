@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 import phasegrad as pg
-from phasegrad import native
 from phasegrad.algorithms import ALGORITHMS
 from phasegrad.algorithms.base import Algorithm
+from phasegrad.compute import native
 from phasegrad.errors import PhasegradWarning
 from phasegrad.models.modes import TrainingMode
 
@@ -111,7 +111,7 @@ def test_a_policy_with_dropout_is_one_policy() -> None:
     with torch.no_grad():  # the policy has not changed since it acted
         params = agent.model.policy(rollout.observations.flatten(0, 1))
         values = agent.model.value(rollout.observations.flatten(0, 1))
-    found = agent.family.log_prob(params, rollout.actions.flatten())
+    found = agent.distribution.log_prob(params, rollout.actions.flatten())
     torch.testing.assert_close(rollout.log_probs.flatten(), found)
     torch.testing.assert_close(rollout.values.flatten(), values)
 

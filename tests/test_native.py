@@ -17,12 +17,12 @@ from machine import needs_compiler
 from torch import Tensor
 
 import phasegrad as pg
-from phasegrad import native
+from phasegrad.compute import native
+from phasegrad.compute.choosing import settle_computation
+from phasegrad.compute.native import Program, Unsupported, build
+from phasegrad.compute.native.emit import POINTWISE, SPECIAL
+from phasegrad.compute.tracing import operation_name, record
 from phasegrad.errors import PhasegradWarning
-from phasegrad.kernels import settle_computation
-from phasegrad.native import Program, Unsupported, build
-from phasegrad.native.emit import POINTWISE, SPECIAL
-from phasegrad.replay import operation_name, record
 
 SIZES = {"preset": "none", "num_envs": 4, "num_steps": 16, "num_minibatches": 4, "hidden_sizes": (9, 7), "seed": 3}
 

@@ -9,7 +9,9 @@ import torch
 from gymnasium import spaces
 
 import phasegrad as pg
-from phasegrad.normalize import EPSILON, ObservationNormalizer, RewardNormalizer, merged_moments
+from phasegrad.data.reward_scaling import RewardNormalizer
+from phasegrad.distributed.moments import merged_moments
+from phasegrad.models.scaling import EPSILON, ObservationNormalizer
 
 
 def rollouts(count: int, *shape: int, seed: int = 0) -> list[np.ndarray]:

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 import phasegrad as pg
+from phasegrad.data.collecting import LARGEST_REWARD
+from phasegrad.data.reward_scaling import RewardNormalizer
 from phasegrad.errors import EnvError, NonFiniteError
-from phasegrad.normalize import RewardNormalizer
-from phasegrad.rollout import LARGEST_REWARD
 
 SMALL: dict[str, Any] = {"preset": "none", "num_envs": 2, "num_steps": 8}
 

@@ -336,10 +336,10 @@ def test_an_environment_that_writes_into_its_actions_changes_nothing(space: gym.
     agent.start_environments()
     for env in Showing.made:
         env.acted.clear()
-    segment = agent.collect(8)
+    rollout = agent.collect(8)
     taken = np.stack([[np.asarray(action) for _, action in env.acted] for env in Showing.made[-2:]], 1)
     own = pg.envs.ActionAdapter(space)
-    stored = np.stack([own.to_environment(agent.adapter(row), 2) for row in segment.actions.numpy()])
+    stored = np.stack([own.to_environment(agent.adapter(row), 2) for row in rollout.actions.numpy()])
     np.testing.assert_array_equal(stored, taken)
     assert np.any(stored), "all zeros would show nothing"
 

@@ -27,11 +27,11 @@ from machine import needs_compiler
 from written_runs import rows_of, write_run
 
 import phasegrad as pg
-from phasegrad import shared_memory
+from phasegrad.data.minibatches import gather
+from phasegrad.distributed import shared_memory
+from phasegrad.distributed.shared_memory import is_possible
 from phasegrad.losses import OBJECTIVES
-from phasegrad.rollout import gather
 from phasegrad.runs.directory import RunDirectory
-from phasegrad.shared_memory import is_possible
 
 ROOT = Path(__file__).parents[1]
 SMALL: dict[str, Any] = {"num_envs": 4, "num_steps": 32, "seed": 3}
@@ -319,7 +319,7 @@ def test_carried_rollouts_are_written_whole_and_divided_again(team: work.Team, t
 
     restore_carried(agent, None)
     assert [steps for steps in agent.buffer.filled if steps] == [32, 32]
-    stored = agent.storage().segments[0]
+    stored = agent.storage().rollouts[0]
     assert stored.observations.shape == (32, 4, 4)
     assert (stored.observations.abs().sum((0, 2)) > 0).all()  # of every environment
     resumed = team.run(work.resume, str(path))

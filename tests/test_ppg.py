@@ -17,7 +17,7 @@ from interrupted import resumed_to_the_same_bits
 from torch import Tensor
 
 import phasegrad as pg
-from phasegrad.rollout import Batch, Minibatch
+from phasegrad.data.minibatches import Batch, Minibatch
 
 ARCHITECTURES = ("dual", "detach", "shared")
 TINY = {"num_envs": 2, "num_steps": 8, "num_minibatches": 2, "n_pi": 2, "aux_minibatches": 3, "hidden_sizes": (5,)}
@@ -45,17 +45,17 @@ def random_batch(agent: pg.PPG, size: int = 7, seed: int = 0) -> Batch:
     with torch.no_grad():
         params = agent.model.policy(observations)
     old_params = params + 0.3 * normal(*params.shape)
-    if agent.family.noise_is_normal:
-        actions = normal(size, *agent.family.action_shape)
+    if agent.distribution.noise_is_normal:
+        actions = normal(size, *agent.distribution.action_shape)
     else:
-        actions = torch.randint(agent.family.parameter_size, (size,), generator=generator)
+        actions = torch.randint(agent.distribution.parameter_size, (size,), generator=generator)
     return Batch(
         observations=observations,
         masks=None,
         value_targets=normal(size),
         old_params=old_params,
         actions=actions,
-        old_log_probs=agent.family.log_prob(old_params, actions),
+        old_log_probs=agent.distribution.log_prob(old_params, actions),
         advantages=normal(size),
         old_values=normal(size),
     )
@@ -428,11 +428,11 @@ def test_reloaded_schedule_counts_and_window() -> None:
     agent.learn(16 * 5, callback=rows.append)
     assert all("aux_clone_kl" in row for row in rows)
     assert float(agent.optimizers["auxiliary_policy"].steps) == 5 * 7
-    assert len(agent.storage().segments) == 3
+    assert len(agent.storage().rollouts) == 3
 
 
 def test_reloaded_minibatches_come_from_the_window_only() -> None:
-    from phasegrad.segments import PhaseBuffer
+    from phasegrad.data.phase_buffer import PhaseBuffer
 
     buffer = PhaseBuffer(kept=3, interval=1, num_steps=4, num_envs=2)
     buffer.add(4)
@@ -451,7 +451,7 @@ def test_reloaded_minibatches_come_from_the_window_only() -> None:
 
 @pytest.mark.parametrize("whole_segments", [True, False])
 def test_auxiliary_minibatches_of_whole_segments(whole_segments: bool) -> None:
-    from phasegrad.segments import PhaseBuffer
+    from phasegrad.data.phase_buffer import PhaseBuffer
 
     buffer = PhaseBuffer(kept=2, interval=2, num_steps=8, num_envs=4)
     buffer.add(8)
@@ -539,7 +539,7 @@ def test_contradictions_are_refused_in_a_sentence(fields: dict[str, object], sen
 def test_a_buffer_that_cannot_fit_is_refused_before_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     agent = tiny_agent("dual")
     assert agent.storage_bytes() == 2 * 8 * 2 * (4 * 4 + 8 + 4 * 2 + 2 + 8 + 4 * 6)
-    monkeypatch.setattr("phasegrad.memory.available_bytes", lambda: 1000)
+    monkeypatch.setattr("phasegrad.machine.memory.available_bytes", lambda: 1000)
     with pytest.raises(pg.ConfigError, match=r"stored rollouts need .* lower n_pi, num_envs or num_steps"):
         agent.learn(64)
     assert agent.progress.step == 0

@@ -15,8 +15,8 @@ from identity_envs import FACTORIES, IdentityEnv, MaskedIdentityEnv
 
 import phasegrad as pg
 from phasegrad.algorithms.base import Algorithm
+from phasegrad.data.minibatches import minibatch_indices
 from phasegrad.errors import ConfigError, EnvError, NonFiniteError
-from phasegrad.rollout import minibatch_indices
 
 SMALL: dict[str, Any] = {
     "preset": "none", "seed": 3, "num_envs": 4, "num_steps": 32, "epochs": 3, "num_minibatches": 4, "hidden_sizes": (16,),
@@ -434,30 +434,30 @@ class TeleportEnv(gym.Env):
 def test_the_bootstrap_looks_at_the_final_observation_not_the_next_start(arch: str) -> None:
     agent = pg.PPO(TeleportEnv, **SMALL | {"arch": arch})
     agent.start_environments()
-    segment = agent.collect(32)
+    rollout = agent.collect(32)
     start, final = agent.value(np.array([[0.0], [1.0]], np.float32))
     assert abs(start - final) > 0.05, "the two must be told apart"
-    np.testing.assert_allclose(segment.values.numpy(), start, rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(segment.next_values.numpy(), final, rtol=1e-4, atol=1e-5)
-    assert segment.truncated.all()
+    np.testing.assert_allclose(rollout.values.numpy(), start, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(rollout.next_values.numpy(), final, rtol=1e-4, atol=1e-5)
+    assert rollout.truncated.all()
 
 
 def test_a_rollout_holds_what_the_environments_did() -> None:
     """Old parameters, log-probabilities and the values of following states, over a rollout with real episode ends."""
     agent = pg.PPO("CartPole-v1", **SMALL | {"num_steps": 64})
     agent.start_environments()
-    segment = agent.collect(64)
-    done = segment.terminated | segment.truncated
+    rollout = agent.collect(64)
+    done = rollout.terminated | rollout.truncated
     assert done.any()
     with torch.no_grad():
-        params = agent.model.policy(segment.observations.flatten(0, 1)).reshape(64, 4, 2)
-        values = agent.model.value(segment.observations.flatten(0, 1)).reshape(64, 4)
-    torch.testing.assert_close(segment.policy_params, params, rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(segment.values, values, rtol=1e-4, atol=1e-5)
-    expected = torch.distributions.Categorical(logits=params).log_prob(segment.actions)
-    torch.testing.assert_close(segment.log_probs, expected, rtol=1e-4, atol=1e-5)
+        params = agent.model.policy(rollout.observations.flatten(0, 1)).reshape(64, 4, 2)
+        values = agent.model.value(rollout.observations.flatten(0, 1)).reshape(64, 4)
+    torch.testing.assert_close(rollout.policy_params, params, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(rollout.values, values, rtol=1e-4, atol=1e-5)
+    expected = torch.distributions.Categorical(logits=params).log_prob(rollout.actions)
+    torch.testing.assert_close(rollout.log_probs, expected, rtol=1e-4, atol=1e-5)
     inside = ~done[:-1]
-    torch.testing.assert_close(segment.next_values[:-1][inside], segment.values[1:][inside])
+    torch.testing.assert_close(rollout.next_values[:-1][inside], rollout.values[1:][inside])
     assert agent.progress.step == 256
     assert agent.progress.episodes == int(done.sum())
 
@@ -702,6 +702,6 @@ def test_every_epoch_and_on_request_every_step_is_logged(tmp_path: Path) -> None
     last = np.load(files[-1])
     assert last["reward"].shape == (16, 2)
     assert last["action"].shape == last["mean"].shape == last["std"].shape == (16, 2, 1)
-    assert np.array_equal(last["reward"], agent.storage().segments[0].raw_rewards.numpy())
+    assert np.array_equal(last["reward"], agent.storage().rollouts[0].raw_rewards.numpy())
     noise = (last["action"] - last["mean"]) / last["std"]
     assert 0.5 < noise.std() < 1.5

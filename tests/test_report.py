@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from written_runs import rows_of, write_run
 
 from phasegrad.algorithms import ALGORITHMS
-from phasegrad.cli import main
+from phasegrad.cli.main import main
 from phasegrad.errors import RunError
 from phasegrad.report import write_report
 from phasegrad.report.catalogue import SECTIONS, charts_of

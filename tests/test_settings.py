@@ -9,11 +9,12 @@ import torch
 from torch import Tensor
 
 import phasegrad as pg
-from phasegrad import native, optimize
 from phasegrad.algorithms import ALGORITHMS
+from phasegrad.compute import native
+from phasegrad.compute import stepping as optimize
+from phasegrad.compute.stepping import Stepper
 from phasegrad.config import FIXED_FIELDS, WEIGHTS
 from phasegrad.errors import ConfigError
-from phasegrad.optimize import Stepper
 
 SIZES: dict[str, Any] = {
     "preset": "none",

@@ -24,10 +24,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phasegrad.algorithms import ALGORITHMS
-from phasegrad.cli import main
+from phasegrad.cli.main import main
+from phasegrad.cli.parsing import parse
 from phasegrad.config import documented_fields
 from phasegrad.errors import ConfigError, RunError
-from phasegrad.parsing import parse
 from phasegrad.presets import resolve_config
 from phasegrad.runs.contents import LEVELS
 from phasegrad.studies import runner, scores

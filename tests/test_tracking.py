@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from phasegrad.cli import main
+from phasegrad.cli.main import main
 from phasegrad.runs.tracking import run_id
 
 SMALL = ["--env", "CartPole-v1", "--num-envs", "2", "--num-steps", "16", "--num-minibatches", "2", "--epochs", "1"]

@@ -16,10 +16,10 @@ from machine import needs_compiler
 from torch import Tensor, nn
 
 import phasegrad as pg
-from phasegrad import native
+from phasegrad.compute import native
+from phasegrad.compute.native.trunk import SHARES, Tape, Trunk, compile_trunk
 from phasegrad.errors import PhasegradWarning
 from phasegrad.models.encoders import GridCNN, ImageEncoder, ImpalaCNN, NatureCNN
-from phasegrad.native.trunk import SHARES, Tape, Trunk, compile_trunk
 
 
 def box(*shape: int) -> gym.spaces.Box:

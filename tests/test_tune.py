@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 import phasegrad as pg
-from phasegrad import tune as tuning
 from phasegrad.algorithms.ppo import PPOConfig
-from phasegrad.cli import main
+from phasegrad.cli.main import main
 from phasegrad.errors import ConfigError, RunError
 from phasegrad.presets import resolve_config
-from phasegrad.search_spaces import SPACES, VECTORS
+from phasegrad.tune import search as tuning
+from phasegrad.tune.search_spaces import SPACES, VECTORS
 
 optuna = pytest.importorskip("optuna")
 STEPS = 512

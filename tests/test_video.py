@@ -13,11 +13,11 @@ import pytest
 from machine import needs_procgen
 
 import phasegrad as pg
-from phasegrad.cli import main
+from phasegrad.cli.main import main
 from phasegrad.errors import ConfigError, EnvError, PhasegradWarning, RunError
-from phasegrad.runs.film import Film, caption_bar, captioned, join, scaled
-from phasegrad.runs.recorders import caption
-from phasegrad.runs.video import evaluate_and_record, picked, record_video
+from phasegrad.video.film import Film, caption_bar, captioned, join, scaled
+from phasegrad.video.recorders import caption
+from phasegrad.video.recording import evaluate_and_record, picked, record_video
 
 SMALL: dict[str, Any] = {"num_envs": 2, "num_steps": 16, "num_minibatches": 2, "epochs": 1, "seed": 3}
 
@@ -238,7 +238,7 @@ def test_mujoco_without_opengl_says_what_to_install(monkeypatch: pytest.MonkeyPa
 
     agent = pg.PPO("HalfCheetah-v5", num_envs=2, num_steps=16, num_minibatches=2)
     agent.close()
-    monkeypatch.setattr("phasegrad.runs.video.evaluation_env", fails)
+    monkeypatch.setattr("phasegrad.video.recording.evaluation_env", fails)
     with pytest.raises(EnvError, match=r"gladLoadGL error; MuJoCo draws with OpenGL.*libegl1.*MUJOCO_GL=egl"):
         record_video(agent, tmp_path / "v.mp4")
 

@@ -15,11 +15,11 @@ import pytest
 from rich.console import Console
 from written_runs import rows_of, write_run
 
-from phasegrad.cli import main
-from phasegrad.runs import watch as watching
+from phasegrad.cli import watch as watching
+from phasegrad.cli.main import main
+from phasegrad.cli.watch import Watched, auxiliary_interval
 from phasegrad.runs.console import RunView, draw, duration, number, plain_line, sparkline
 from phasegrad.runs.reading import MetricsReader
-from phasegrad.runs.watch import Watched, auxiliary_interval
 
 CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")
 DONE = {"status": "finished", "step": 1280, "seconds": 12.5, "sps": 102.4, "return_mean": 150.0}

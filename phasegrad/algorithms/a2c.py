@@ -17,10 +17,10 @@ from torch import Tensor
 
 from phasegrad.algorithms.base import Algorithm
 from phasegrad.algorithms.surrogate import RMSPropConfig, learning_rates
+from phasegrad.compute.optimizers import Optimizer
 from phasegrad.config import setting
+from phasegrad.data.minibatches import Batch, everything
 from phasegrad.losses import policy_objective, value_loss
-from phasegrad.optimize import Optimizer
-from phasegrad.rollout import Batch, everything
 
 
 @dataclass(kw_only=True)
@@ -81,9 +81,9 @@ class A2C(Algorithm):
         """-(log pi(a|s) A + beta S[pi]) + c_v L_value over one rollout."""
         config = self.config
         params, values = self.model.policy_and_value(batch.observations, batch.masks)
-        log_prob = self.family.log_prob(params, batch.actions)
+        log_prob = self.distribution.log_prob(params, batch.actions)
         objective = policy_objective("pg", log_prob, batch.old_log_probs, batch.advantages).mean()
-        entropy = self.family.entropy(params).mean()
+        entropy = self.distribution.entropy(params).mean()
         errors = value_loss(values, batch.value_targets)
         bonus = config.weight("entropy_coef", scalars) * entropy
         loss = -(objective + bonus) + config.weight("value_coef", scalars) * errors

@@ -31,15 +31,14 @@ from torch import Tensor
 from phasegrad.advantages import retrace
 from phasegrad.algorithms.base import Algorithm
 from phasegrad.algorithms.surrogate import RMSPropConfig, learning_rates
+from phasegrad.compute.optimizers import Optimizer
 from phasegrad.config import setting
+from phasegrad.data.minibatches import Minibatch, in_chunks
+from phasegrad.data.replay_memory import ReplayMemory, Trajectories, trajectories_of
 from phasegrad.errors import ConfigError, EnvError
-from phasegrad.losses import value_loss
+from phasegrad.losses import corrected_policy_gradient, kl_gradient, projected, value_loss
 from phasegrad.models import ActorQCritic, AveragePolicy
 from phasegrad.models.q_critic import expected_value
-from phasegrad.off_policy import corrected_policy_gradient, kl_gradient, projected
-from phasegrad.optimize import Optimizer
-from phasegrad.replay_memory import ReplayMemory, Trajectories, trajectories_of
-from phasegrad.rollout import Minibatch, in_chunks
 from phasegrad.tree import tree_map
 
 
@@ -120,7 +119,7 @@ class ACER(Algorithm):
         self.average = AveragePolicy(self.model, self.flat)
         slots = config.replay_capacity // config.batch_size if config.replay_ratio else 0
         space, masked = self.observation_space, self.has_action_mask
-        self.memory = ReplayMemory(slots, config.num_steps, config.num_envs, space, self.family, masked)
+        self.memory = ReplayMemory(slots, config.num_steps, config.num_envs, space, self.distribution, masked)
         return optimizers
 
     def storage_bytes(self) -> int:
@@ -134,7 +133,7 @@ class ACER(Algorithm):
 
     def carried(self) -> dict[int, dict[str, Tensor]]:
         """The rollouts in the memory."""
-        return {number: self.memory.segment_tensors(number) for number in self.memory.numbers()}
+        return {number: self.memory.rollout_tensors(number) for number in self.memory.numbers()}
 
     def carried_state(self) -> dict[str, Any]:
         return {"added": self.memory.added}
@@ -186,7 +185,7 @@ class ACER(Algorithm):
         taken = trajectories.actions.unsqueeze(-1)
         ratios = torch.ones_like(q_values[..., 0])  # mu = pi
         if not on_policy:
-            log_prob = self.family.log_prob
+            log_prob = self.distribution.log_prob
             ratios = log_prob(params, trajectories.actions) - log_prob(
                 trajectories.behaviour_params, trajectories.actions
             )
@@ -245,7 +244,7 @@ class ACER(Algorithm):
         self, batch: ReplayBatch, behaviour_params: Tensor | None, scalars: Mapping[str, float]
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """-z.pi + c_q 1/2 (Qret - Q(x, a))^2 over a batch, where z is g within the trust region and held fixed."""
-        config, family = self.config, self.family
+        config, distribution = self.config, self.distribution
         params, q_values = self.model.policy_and_q(batch.observations, batch.masks)
         q_taken = q_values.gather(-1, batch.actions.unsqueeze(-1)).squeeze(-1)
         q_loss = value_loss(q_taken, batch.value_targets)
@@ -268,8 +267,8 @@ class ACER(Algorithm):
             taken = batch.actions.unsqueeze(-1)
             ratios = pi.gather(-1, taken) / mu.gather(-1, taken)
             metrics = {
-                "entropy": family.entropy(params).mean(),
-                "kl": family.kl(batch.average_params, params).mean(),
+                "entropy": distribution.entropy(params).mean(),
+                "kl": distribution.kl(batch.average_params, params).mean(),
                 "importance_weight": ratios.mean(),
                 "clip_fraction": (ratios > config.importance_clip).to(pi.dtype).mean(),
                 "trust_region_fraction": beyond.to(pi.dtype).mean(),

@@ -21,30 +21,34 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from phasegrad import envs, parallel
-from phasegrad.acting import Actor
-from phasegrad.actions import ActionAdapter
+from phasegrad import envs
 from phasegrad.advantages import gae, normalized
-from phasegrad.clock import Clock
+from phasegrad.compute.acting import Actor
+from phasegrad.compute.devices import pick_device
+from phasegrad.compute.optimizers import Optimizer
+from phasegrad.compute.stepping import Stepper
 from phasegrad.config import Config
-from phasegrad.devices import pick_device
+from phasegrad.data.action_bounds import ActionBounds
+from phasegrad.data.collecting import Collector
+from phasegrad.data.legs import EPISODES_A_LEG, LONGEST_LEG, MOST_BYTES, Legs, steps_a_leg, stored_dtype
+from phasegrad.data.reward_scaling import RewardNormalizer
+from phasegrad.data.storage import Rollout, Storage, bytes_a_step
+from phasegrad.distributed import joining as parallel
+from phasegrad.distributed.moments import moments_of, pooled_moments
 from phasegrad.errors import ConfigError, DamagedError, EnvError, PhasegradWarning
-from phasegrad.legs import EPISODES_A_LEG, LONGEST_LEG, MOST_BYTES, Legs, steps_a_leg, stored_dtype
 from phasegrad.losses import explained_variance
+from phasegrad.machine.clock import Clock
+from phasegrad.machine.paths import as_path
 from phasegrad.models import ActorCritic, FlatParameters, build_model
 from phasegrad.models.encoders import is_image
 from phasegrad.models.modes import TrainingMode
-from phasegrad.normalize import RewardNormalizer, moments_of, pooled_moments
-from phasegrad.optimize import Optimizer, Stepper
-from phasegrad.paths import as_path
 from phasegrad.presets import resolve_config
-from phasegrad.rollout import Collector, Segment, Storage, bytes_a_step
 from phasegrad.runs.evaluation import Evaluation, run_evaluation
 from phasegrad.runs.steps import write_steps
 from phasegrad.tree import named_leaves, tree_map
 
 if TYPE_CHECKING:
-    from phasegrad.runs.recorders import Video
+    from phasegrad.video.recorders import Video
 
 RECENT_EPISODES = 100
 
@@ -153,11 +157,11 @@ class Algorithm(ABC):
             self.model, own_encoder, lambda: self.generator("network").initial_seed(), self.ranks
         )
         self.model.normalizer.ranks = self.ranks
-        self.family = self.model.family
+        self.distribution = self.model.distribution
         self.flat = FlatParameters(self.model.parameter_groups())
         self.actor = Actor(self.model, self.device)
         self.steppers: list[Stepper] = []
-        self.adapter = ActionAdapter(action_space, config.action_bounds)
+        self.adapter = ActionBounds(action_space, config.action_bounds)
         self.reward_normalizer = RewardNormalizer(
             config.normalize_reward,
             config.gamma if config.reward_gamma is None else config.reward_gamma,
@@ -177,7 +181,7 @@ class Algorithm(ABC):
         self.scalars: dict[str, float] = {}  # what an algorithm carries from one iteration to the next
         self.played_to = ""  # digest of the observations that a checkpoint's actions led to
         self.carried_from: dict[str, Any] | None = None  # what a checkpoint lists for `restore_carried`
-        self.rollout: Segment | None = None  # the latest, also while it is being filled
+        self.rollout: Rollout | None = None  # the latest, also while it is being filled
         self.finished: list[tuple[float, float, float]] = []  # (place in the run, return, length) of own episodes
         self._storage: Storage | None = None
         self.collector: Collector | None = None
@@ -255,7 +259,7 @@ class Algorithm(ABC):
         total = legs.age(step)
         played = None
         if total and legs.actions:
-            rows = (self.adapter(row.to(self.family.action_dtype).numpy()) for row in legs.rows())
+            rows = (self.adapter(row.to(self.distribution.action_dtype).numpy()) for row in legs.rows())
             told = None if tell is None else lambda done: tell(done * self.own_envs, total * self.own_envs)
             played = (rows, legs.starts - legs.starts.min(), told)
         self.collector = Collector(
@@ -275,10 +279,10 @@ class Algorithm(ABC):
     def renew_environments(self) -> None:
         """Where playing back has become long, have each environment begin another leg when its episode ends."""
         assert self._env is not None
-        config, legs, family = self.config, self.legs, self.family
+        config, legs, distribution = self.config, self.legs, self.distribution
         step = self.progress.step // config.num_envs
-        stored = stored_dtype(self.action_space, family.action_dtype).itemsize
-        row = config.num_envs * int(np.prod(family.action_shape)) * stored  # of all processes
+        stored = stored_dtype(self.action_space, distribution.action_dtype).itemsize
+        row = config.num_envs * int(np.prod(distribution.action_shape)) * stored  # of all processes
         short = steps_a_leg(config.restart_every, self._env.family, self._env.backend, config.num_envs, row)
         enough = max(short, EPISODES_A_LEG * self.progress.longest_episode)
         age = legs.age(step)
@@ -292,26 +296,28 @@ class Algorithm(ABC):
 
     def draw_noise(self, num_steps: int) -> Tensor:
         """The noise [T, N, K] of an iteration's actions."""
-        return self.ranks.own(self.family.draw_noise((num_steps, self.config.num_envs), self.generator("noise")), 1)
+        return self.ranks.own(
+            self.distribution.draw_noise((num_steps, self.config.num_envs), self.generator("noise")), 1
+        )
 
-    def rollouts(self, num_steps: int) -> Iterator[Segment]:
+    def rollouts(self, num_steps: int) -> Iterator[Rollout]:
         """An iteration of `num_steps` as one rollout after another, the last one shorter where they do not divide."""
         for noise in self.draw_noise(num_steps).split(self.config.num_steps):
             yield self.collect(len(noise), noise=noise)
 
-    def collect(self, num_steps: int, slot: int = 0, noise: Tensor | None = None) -> Segment:
+    def collect(self, num_steps: int, slot: int = 0, noise: Tensor | None = None) -> Rollout:
         """A rollout under the current policy, with rewards and values ready for advantage estimation."""
         config, progress = self.config, self.progress
         assert self.collector is not None
-        segment = self.rollout = self.storage().segments[slot].first(num_steps)
+        rollout = self.rollout = self.storage().rollouts[slot].first(num_steps)
         noise = self.draw_noise(num_steps) if noise is None else noise
-        episodes = self.collector.collect(segment, noise, progress.step)
-        self.legs.log(segment.actions.to(stored_dtype(self.action_space, self.family.action_dtype)))
+        episodes = self.collector.collect(rollout, noise, progress.step)
+        self.legs.log(rollout.actions.to(stored_dtype(self.action_space, self.distribution.action_dtype)))
         for t, environments in self.collector.renewed:
             self.legs.begin(environments, progress.step // config.num_envs + t + 1)
         self.legs.forget()
-        done = segment.terminated | segment.truncated
-        segment.rewards.copy_(self.reward_normalizer(segment.raw_rewards, done))
+        done = rollout.terminated | rollout.truncated
+        rollout.rewards.copy_(self.reward_normalizer(rollout.raw_rewards, done))
         for t, episode in zip(self.collector.ended_at, episodes, strict=True):
             place = progress.step + t * config.num_envs + self.first_env + episode.env
             self.finished.append((place, episode.episode_return, episode.length))
@@ -319,8 +325,8 @@ class Algorithm(ABC):
             self.count_episodes()
         progress.step += num_steps * config.num_envs
         if config.log_steps and self.run_dir is not None:
-            write_steps(self.run_dir, progress.step, segment, self.family, self.ranks)
-        return segment
+            write_steps(self.run_dir, progress.step, rollout, self.distribution, self.ranks)
+        return rollout
 
     def count_episodes(self) -> None:
         """Add the episodes of all processes to the statistics, in the order in which they ended."""
@@ -334,21 +340,21 @@ class Algorithm(ABC):
         progress.recent_lengths.extend(float(row[2]) for row in rows)
         self.finished = []
 
-    def estimate_advantages(self, segment: Segment) -> None:
+    def estimate_advantages(self, rollout: Rollout) -> None:
         """Advantages and value targets by GAE, from the stored values."""
         config = self.config
-        terminated = segment.terminated if config.bootstrap_truncated else segment.terminated | segment.truncated
-        arguments = (segment.rewards, segment.values, segment.next_values, terminated, segment.truncated, config.gamma)
+        terminated = rollout.terminated if config.bootstrap_truncated else rollout.terminated | rollout.truncated
+        arguments = (rollout.rewards, rollout.values, rollout.next_values, terminated, rollout.truncated, config.gamma)
         advantages, targets = gae(*arguments, config.gae_lambda)
         if config.policy_gae_lambda is not None:  # DNA: the policy's advantages with a lambda of their own
             advantages, _ = gae(*arguments, config.policy_gae_lambda)
-        segment.advantages.copy_(advantages)
-        segment.value_targets.copy_(targets)
+        rollout.advantages.copy_(advantages)
+        rollout.value_targets.copy_(targets)
 
-    def revalue(self, segment: Segment) -> None:
+    def revalue(self, rollout: Rollout) -> None:
         """Put the values of the rollout just collected as the value function now sees them."""
         assert self.collector is not None
-        self.collector.revalue(segment)
+        self.collector.revalue(rollout)
 
     def normalized(self, advantages: Tensor) -> Tensor:
         """Zero mean and unit standard deviation over the samples of all processes."""
@@ -358,24 +364,24 @@ class Algorithm(ABC):
 
     def storage_bytes(self) -> int:
         """What the stored rollouts of this process take in memory."""
-        slots = self.segments_kept() * self.config.num_steps * self.own_envs
-        return slots * bytes_a_step(self.observation_space, self.family, self.has_action_mask)
+        slots = self.rollouts_kept() * self.config.num_steps * self.own_envs
+        return slots * bytes_a_step(self.observation_space, self.distribution, self.has_action_mask)
 
     def storage(self) -> Storage:
-        """Room for `segments_kept` rollouts, allocated once."""
+        """Room for `rollouts_kept` rollouts, allocated once."""
         if self._storage is None:
             config = self.config
             self._storage = Storage(
-                self.segments_kept(),
+                self.rollouts_kept(),
                 config.num_steps,
                 self.own_envs,
                 self.observation_space,
-                self.family,
+                self.distribution,
                 self.has_action_mask,
             )
         return self._storage
 
-    def segments_kept(self) -> int:
+    def rollouts_kept(self) -> int:
         """Rollouts that must be in memory at once."""
         return 1
 
@@ -399,14 +405,16 @@ class Algorithm(ABC):
         """The learning rates of the parameter groups that this architecture has."""
         return {group: by_group[group] for group in self.flat.slices}
 
-    def mean_kl(self, rollout: Segment) -> float:
+    def mean_kl(self, rollout: Rollout) -> float:
         """E[KL[pi_old, pi]] over a whole rollout: how far the finished update moved the policy."""
         assert self.collector is not None
-        return self.ranks.mean(float(self.family.kl(rollout.policy_params, self.collector.policy(rollout)).mean()))[0]
+        return self.ranks.mean(
+            float(self.distribution.kl(rollout.policy_params, self.collector.policy(rollout)).mean())
+        )[0]
 
-    def rollout_metrics(self, segment: Segment) -> dict[str, float]:
+    def rollout_metrics(self, rollout: Rollout) -> dict[str, float]:
         """What a rollout says about the values that were used for it."""
-        return self.value_metrics(segment.values, segment.value_targets)
+        return self.value_metrics(rollout.values, rollout.value_targets)
 
     def value_metrics(self, values: Tensor, value_targets: Tensor) -> dict[str, float]:
         """How values compare with their targets."""
@@ -460,10 +468,10 @@ class Algorithm(ABC):
             )
         params = self.model.policy(batch, masks)
         if deterministic:
-            actions = self.family.mode(params)
+            actions = self.distribution.mode(params)
         else:
-            noise = self.family.draw_noise((size,), torch.default_generator).to(self.device)
-            actions = self.family.sample(params, noise)
+            noise = self.distribution.draw_noise((size,), torch.default_generator).to(self.device)
+            actions = self.distribution.sample(params, noise)
         own = envs.ActionAdapter(self.original_action_space)
         result = own.to_environment(self.adapter(actions.cpu().numpy()), size)
         return (result[0] if single else result), state
@@ -491,7 +499,7 @@ class Algorithm(ABC):
         own = envs.ActionAdapter(self.original_action_space)
         if own.parts:
             return torch.from_numpy(own.to_mask(mask, size, "observation")).to(self.device)
-        bits, wanted = np.asarray(mask, dtype=bool), (size, self.family.mask_size)
+        bits, wanted = np.asarray(mask, dtype=bool), (size, self.distribution.mask_size)
         if wanted[1] and bits.size != size * wanted[1]:
             raise EnvError(f"The action mask has shape {bits.shape}, but {wanted} is needed.")
         return torch.from_numpy(bits.reshape(size, -1).copy()).to(self.device)
@@ -515,7 +523,7 @@ class Algorithm(ABC):
 
     def record(self, path: str | Path | None = None, **options: Any) -> Video:
         """Film evaluation episodes as an mp4; `options` are those of `phasegrad.record_video`."""
-        from phasegrad.runs.video import record_video
+        from phasegrad.video.recording import record_video
 
         return record_video(self, path, **options)
 

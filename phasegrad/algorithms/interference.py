@@ -10,10 +10,10 @@ from collections.abc import Mapping
 import torch
 
 from phasegrad.algorithms.surrogate import SurrogateConfig, surrogate_loss
+from phasegrad.data.minibatches import Batch
+from phasegrad.distributed.joining import ALONE, Ranks
 from phasegrad.losses import value_loss
 from phasegrad.models import ActorCritic
-from phasegrad.parallel import ALONE, Ranks
-from phasegrad.rollout import Batch
 
 SAMPLES = 512  # one pass over these an iteration costs little beside the update
 
@@ -27,7 +27,7 @@ def interference(
     """
     batch = next(batch.split(ranks.share(SAMPLES)))
     params, values = model.policy_and_auxiliary_value(batch.observations, batch.masks)
-    policy_loss, _ = surrogate_loss(model.family, params, batch, config, scalars)
+    policy_loss, _ = surrogate_loss(model.distribution, params, batch, config, scalars)
     errors = value_loss(values, batch.value_targets, batch.old_values, config.value_clip or None)
     errors = config.weight("value_coef", scalars) * errors
     trunk = list(model.policy_encoder.parameters())

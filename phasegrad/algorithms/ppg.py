@@ -33,13 +33,14 @@ from phasegrad.algorithms.surrogate import (
     logged_rates,
     surrogate_loss,
 )
+from phasegrad.compute.optimizers import Adam
+from phasegrad.compute.stepping import Loss
 from phasegrad.config import require_minibatches, setting
+from phasegrad.data.minibatches import Batch, Minibatch, Minibatches, gather
+from phasegrad.data.phase_buffer import PhaseBuffer, buffered_tensors
 from phasegrad.errors import ConfigError
 from phasegrad.losses import adapted_kl_beta, auxiliary_loss, value_loss
-from phasegrad.optimize import Adam, Loss
-from phasegrad.rollout import Batch, Minibatch, Minibatches, gather
-from phasegrad.runs.segments import fill
-from phasegrad.segments import PhaseBuffer, buffered_tensors
+from phasegrad.runs.pieces import fill
 
 
 @dataclass(kw_only=True)
@@ -158,7 +159,7 @@ class PPG(Algorithm):
         self.buffer = PhaseBuffer(config.kept, config.interval, config.num_steps, self.own_envs)
         return optimizers | {f"auxiliary_{group}": adam for group, adam in auxiliary.items()}
 
-    def segments_kept(self) -> int:
+    def rollouts_kept(self) -> int:
         return self.config.kept
 
     def at_boundary(self) -> bool:
@@ -171,7 +172,7 @@ class PPG(Algorithm):
 
     def carried(self) -> dict[int, dict[str, Tensor]]:
         """The rollouts in the buffer, as the auxiliary phase needs them."""
-        segments = self.storage().segments if any(self.buffer.filled) else []
+        segments = self.storage().rollouts if any(self.buffer.filled) else []
         return {
             number: buffered_tensors(segment.first(steps))
             for segment, number, steps in zip(segments, self.buffer.numbers, self.buffer.filled, strict=False)
@@ -186,7 +187,7 @@ class PPG(Algorithm):
         for slot, steps in enumerate(self.buffer.filled):
             if steps:
                 piece = pieces[self.buffer.numbers[slot]]
-                for name, room in buffered_tensors(self.storage().segments[slot].first(steps)).items():
+                for name, room in buffered_tensors(self.storage().rollouts[slot].first(steps)).items():
                     fill(room, piece.get(name), name)
 
     def iterate(self, num_steps: int) -> dict[str, Any]:
@@ -233,9 +234,9 @@ class PPG(Algorithm):
                 return config.weight("value_coef", scalars) * errors, {"value_loss": errors}
             if not value:
                 params = model.policy(batch.observations, batch.masks)
-                return surrogate_loss(self.family, params, batch, config, scalars)
+                return surrogate_loss(self.distribution, params, batch, config, scalars)
             params, values = model.policy_and_value(batch.observations, batch.masks)
-            policy_loss, metrics = surrogate_loss(self.family, params, batch, config, scalars)
+            policy_loss, metrics = surrogate_loss(self.distribution, params, batch, config, scalars)
             errors = self.value_errors(values, batch)
             return policy_loss + config.weight("value_coef", scalars) * errors, metrics | {"value_loss": errors}
 
@@ -294,7 +295,7 @@ class PPG(Algorithm):
                 targets, value_weight = values.detach(), 1.0
             if config.aux_value_loss:
                 separate["value_loss"] = value_loss(values, batch.value_targets)
-        clone_kl = self.family.kl(batch.old_params, params)
+        clone_kl = self.distribution.kl(batch.old_params, params)
         beta_clone = config.weight("beta_clone", scalars)
         joint = auxiliary_loss(auxiliary_values, targets, clone_kl, beta_clone, value_weight=value_weight)
         metrics = {"clone_kl": clone_kl.mean(), "joint_loss": joint, **separate}
@@ -304,7 +305,7 @@ class PPG(Algorithm):
     def store_policy(self, positions: Tensor) -> None:
         """Put the policy as it now is, pi_old of the auxiliary phase, in place of the rollouts' own."""
         whole = self.storage().whole
-        stored = whole.policy_params.view(-1, self.family.parameter_size)
+        stored = whole.policy_params.view(-1, self.distribution.parameter_size)
         for part in positions.split(self.chunk):
             batch = gather(whole, part, self.device, Minibatch)
             stored[part] = self.model.policy(batch.observations, batch.masks).cpu()

@@ -24,10 +24,10 @@ from phasegrad.algorithms.surrogate import (
     logged_rates,
     surrogate_loss,
 )
+from phasegrad.compute.optimizers import Adam
 from phasegrad.config import setting
+from phasegrad.data.minibatches import Batch
 from phasegrad.losses import adapted_kl_beta, value_loss
-from phasegrad.optimize import Adam
-from phasegrad.rollout import Batch
 
 
 @dataclass(kw_only=True)
@@ -89,6 +89,6 @@ class PPO(Algorithm):
     def loss(self, batch: Batch, scalars: Mapping[str, float]) -> tuple[Tensor, dict[str, Tensor]]:
         """-(L_policy + beta_S S[pi]) + c_v L_value over one minibatch."""
         params, values = self.model.policy_and_value(batch.observations, batch.masks)
-        policy_loss, metrics = surrogate_loss(self.family, params, batch, self.config, scalars)
+        policy_loss, metrics = surrogate_loss(self.distribution, params, batch, self.config, scalars)
         errors = value_loss(values, batch.value_targets, batch.old_values, self.config.value_clip or None)
         return policy_loss + self.config.weight("value_coef", scalars) * errors, metrics | {"value_loss": errors}

@@ -13,15 +13,16 @@ import torch
 from torch import Tensor
 
 from phasegrad.advantages import normalized
+from phasegrad.compute.optimizers import Adam, Optimizer, RMSProp
 from phasegrad.config import Config, require_minibatches, setting
-from phasegrad.distributions import Family
+from phasegrad.data.minibatches import Batch, Minibatches, minibatch_indices
+from phasegrad.data.storage import Rollout
+from phasegrad.distributed.joining import ALONE, Ranks
+from phasegrad.distributed.moments import pooled_moments
+from phasegrad.distributions import Distribution
 from phasegrad.errors import ConfigError
 from phasegrad.losses import OBJECTIVES, policy_objective
 from phasegrad.models import FlatParameters
-from phasegrad.normalize import pooled_moments
-from phasegrad.optimize import Adam, Optimizer, RMSProp
-from phasegrad.parallel import ALONE, Ranks
-from phasegrad.rollout import Batch, Minibatches, Segment, minibatch_indices
 
 
 @dataclass(kw_only=True)
@@ -113,12 +114,12 @@ class SurrogateConfig(PolicyGradientConfig):
 
 
 def surrogate_loss(
-    family: Family, params: Tensor, batch: Batch, config: SurrogateConfig, scalars: Mapping[str, float]
+    distribution: Distribution, params: Tensor, batch: Batch, config: SurrogateConfig, scalars: Mapping[str, float]
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """-(L_policy + beta_S S[pi]) over one minibatch, from the new distribution's parameters [B, P]."""
-    log_prob = family.log_prob(params, batch.actions)
-    kl = family.kl(batch.old_params, params)
-    entropy = family.entropy(params).mean()
+    log_prob = distribution.log_prob(params, batch.actions)
+    kl = distribution.kl(batch.old_params, params)
+    entropy = distribution.entropy(params).mean()
     surrogate = policy_objective(
         config.objective,
         log_prob,
@@ -136,7 +137,7 @@ def surrogate_loss(
 
 
 def epoch_of_minibatches(
-    rollout: Segment, config: SurrogateConfig, shuffle: torch.Generator, device: torch.device, ranks: Ranks = ALONE
+    rollout: Rollout, config: SurrogateConfig, shuffle: torch.Generator, device: torch.device, ranks: Ranks = ALONE
 ) -> Minibatches[Batch]:
     """One pass over a rollout in random minibatches, with advantages as the policy loss wants them.
 

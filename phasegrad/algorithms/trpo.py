@@ -18,12 +18,13 @@ import torch
 from torch import Tensor
 
 from phasegrad.algorithms.base import Algorithm
+from phasegrad.compute.natural_gradient import FisherProduct, conjugate_gradient
+from phasegrad.compute.optimizers import Adam
 from phasegrad.config import Config, require_dual, require_minibatches, setting
+from phasegrad.data.minibatches import Batch, Minibatch, Minibatches, everything, gather, minibatch_indices
+from phasegrad.data.storage import Rollout
 from phasegrad.errors import ConfigError, NonFiniteError
 from phasegrad.losses import policy_objective, value_loss
-from phasegrad.natural_gradient import FisherProduct, conjugate_gradient
-from phasegrad.optimize import Adam
-from phasegrad.rollout import Batch, Minibatch, Minibatches, Segment, everything, gather, minibatch_indices
 
 
 @dataclass(kw_only=True)
@@ -89,7 +90,7 @@ class TRPO(Algorithm):
             metrics |= self.stepper.take_metrics()
         return metrics | {"critic_learning_rate": config.critic_learning_rate}
 
-    def policy_step(self, rollout: Segment, shuffle: torch.Generator) -> dict[str, float]:
+    def policy_step(self, rollout: Rollout, shuffle: torch.Generator) -> dict[str, float]:
         """The longest step along the natural gradient that improves L within the trust region, or none."""
         config, where = self.config, self.flat.slices["policy"]
         batch = everything(rollout, self.device, Batch)
@@ -117,7 +118,7 @@ class TRPO(Algorithm):
             "cg_residual": float(residual.sqrt()),
         } | self.line_search(rollout, step)
 
-    def line_search(self, rollout: Segment, step: Tensor) -> dict[str, float]:
+    def line_search(self, rollout: Rollout, step: Tensor) -> dict[str, float]:
         """Move the policy by the first of the ever shorter steps that is acceptable; else leave it as it was."""
         config, policy = self.config, self.flat.data[self.flat.slices["policy"]]
         before, start = policy.clone(), self.surrogate_and_kl(rollout)[0]
@@ -131,32 +132,32 @@ class TRPO(Algorithm):
         policy.copy_(before)
         return {"step_accepted": 0.0, "surrogate_improvement": 0.0, "kl": 0.0, "line_search_steps": tried}
 
-    def surrogate_and_kl(self, rollout: Segment) -> tuple[float, float]:
+    def surrogate_and_kl(self, rollout: Rollout) -> tuple[float, float]:
         """L and E[KL[pi_old, pi]] over a rollout, of the policy as it now is."""
         assert self.collector is not None
         params = self.collector.policy(rollout)
-        log_prob = self.family.log_prob(params, rollout.actions)
+        log_prob = self.distribution.log_prob(params, rollout.actions)
         surrogate = policy_objective("cpi", log_prob, rollout.log_probs, rollout.advantages).mean()
-        bonus = self.config.entropy_coef * self.family.entropy(params).mean()
-        kl = self.family.kl(rollout.policy_params, params).mean()
+        bonus = self.config.entropy_coef * self.distribution.entropy(params).mean()
+        kl = self.distribution.kl(rollout.policy_params, params).mean()
         improvement, moved = self.ranks.mean(float(surrogate + bonus), float(kl))
         return improvement, moved
 
     def policy_loss(self, batch: Batch, scalars: Mapping[str, float]) -> tuple[Tensor, dict[str, Tensor]]:
         """-L over a batch."""
         params = self.model.policy(batch.observations, batch.masks)
-        log_prob = self.family.log_prob(params, batch.actions)
+        log_prob = self.distribution.log_prob(params, batch.actions)
         surrogate = policy_objective("cpi", log_prob, batch.old_log_probs, batch.advantages).mean()
-        entropy = self.family.entropy(params).mean()
+        entropy = self.distribution.entropy(params).mean()
         bonus = self.config.weight("entropy_coef", scalars) * entropy
         return -(surrogate + bonus), {"policy_loss": -surrogate, "entropy": entropy}
 
     def kl_from_itself(self, batch: Minibatch) -> Tensor:
         """E[KL[pi, pi]], whose first argument is held: zero, with the Fisher matrix as its Hessian."""
         params = self.model.policy(batch.observations, batch.masks)
-        return self.family.kl(params.detach(), params).mean()
+        return self.distribution.kl(params.detach(), params).mean()
 
-    def value_regression(self, rollout: Segment, shuffle: torch.Generator) -> None:
+    def value_regression(self, rollout: Rollout, shuffle: torch.Generator) -> None:
         config = self.config
         count = min(config.num_minibatches, rollout.num_steps * rollout.num_envs)
         for _ in range(config.value_epochs):

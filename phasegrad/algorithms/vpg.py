@@ -16,10 +16,10 @@ from torch import Tensor
 
 from phasegrad.algorithms.base import Algorithm
 from phasegrad.algorithms.surrogate import PolicyGradientConfig, learning_rates
+from phasegrad.compute.optimizers import Adam
 from phasegrad.config import require_dual, setting
+from phasegrad.data.minibatches import Batch, everything
 from phasegrad.losses import policy_objective, value_loss
-from phasegrad.optimize import Adam
-from phasegrad.rollout import Batch, everything
 
 
 @dataclass(kw_only=True)
@@ -76,9 +76,9 @@ class VPG(Algorithm):
     def policy_loss(self, batch: Batch, scalars: Mapping[str, float]) -> tuple[Tensor, dict[str, Tensor]]:
         """-(log pi(a|s) A + beta S[pi]) over a rollout."""
         params = self.model.policy(batch.observations, batch.masks)
-        log_prob = self.family.log_prob(params, batch.actions)
+        log_prob = self.distribution.log_prob(params, batch.actions)
         objective = policy_objective("pg", log_prob, batch.old_log_probs, batch.advantages).mean()
-        entropy = self.family.entropy(params).mean()
+        entropy = self.distribution.entropy(params).mean()
         bonus = self.config.weight("entropy_coef", scalars) * entropy
         return -(objective + bonus), {"policy_loss": -objective, "entropy": entropy}
 

@@ -20,7 +20,7 @@ from phasegrad.envs.families import EnvSpec
 from phasegrad.envs.pools import Homes, merged
 from phasegrad.envs.spaces import ACTION_MASK, ActionAdapter, ObservationAdapter
 from phasegrad.errors import ConfigError, EnvError, nearest
-from phasegrad.processors import own_processors
+from phasegrad.machine.processors import own_processors
 
 # Waking a second thread costs more than stepping these: CartPole with 8 environments runs several times faster on one.
 _CHEAP_PACKAGES = ("envpool.classic_control", "envpool.toy_text", "envpool.minigrid")

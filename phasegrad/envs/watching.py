@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from gymnasium.vector import AsyncVectorEnv
 
-from phasegrad.orphans import die_with_parent
+from phasegrad.machine.orphans import die_with_parent
 
 _SECONDS_TO_END = 2.0
 

@@ -17,11 +17,11 @@ import torch
 from torch import Tensor, nn
 
 from phasegrad.config import Config
-from phasegrad.distributions import DiagonalGaussian, Family, family_for
+from phasegrad.distributions import DiagonalGaussian, Distribution, distribution_for
 from phasegrad.errors import ConfigError
 from phasegrad.models.encoders import build_encoder
 from phasegrad.models.initialisation import fixed_norm_, orthogonal_
-from phasegrad.normalize import ObservationNormalizer
+from phasegrad.models.scaling import ObservationNormalizer
 
 
 def head(encoder: Any, outputs: int, gain: float) -> nn.Linear:
@@ -35,24 +35,24 @@ def head(encoder: Any, outputs: int, gain: float) -> nn.Linear:
 class PolicyHead(nn.Module):
     """From features to the parameters of the action distribution [B, P]."""
 
-    def __init__(self, encoder: Any, family: Family, action_space: gym.Space, config: Config) -> None:
+    def __init__(self, encoder: Any, distribution: Distribution, action_space: gym.Space, config: Config) -> None:
         super().__init__()
-        self.family = family
-        self.std = config.std if isinstance(family, DiagonalGaussian) else None
+        self.distribution = distribution
+        self.std = config.std if isinstance(distribution, DiagonalGaussian) else None
         self.mean_tanh = config.mean_tanh and self.std is not None
         self.std_scale, self.std_floor = config.initial_std / math.log(2), config.std_floor
         self.fixed_log_std: Tensor
-        outputs = family.noise_size if self.std in ("state_independent", "fixed") else family.parameter_size
+        outputs = distribution.noise_size if self.std in ("state_independent", "fixed") else distribution.parameter_size
         self.linear = head(encoder, outputs, config.policy_gain)
         if self.std == "state_independent":
-            self.log_std = nn.Parameter(torch.full((family.noise_size,), math.log(config.initial_std)))
+            self.log_std = nn.Parameter(torch.full((distribution.noise_size,), math.log(config.initial_std)))
         elif self.std == "fixed":
             self.register_buffer("fixed_log_std", fixed_std(action_space, config).log(), persistent=False)
 
     def forward(self, features: Tensor, mask: Tensor | None) -> Tensor:
         outputs: Tensor = self.linear(features)
         if self.std is None:
-            return self.family.masked(outputs, mask)
+            return self.distribution.masked(outputs, mask)
         if self.std == "state_dependent":
             mean, raw = outputs.chunk(2, -1)
             log_std = torch.log(self.std_scale * nn.functional.softplus(raw) + self.std_floor)
@@ -61,7 +61,7 @@ class PolicyHead(nn.Module):
             log_std = (self.log_std if self.std == "state_independent" else self.fixed_log_std).expand_as(mean)
         if self.mean_tanh:
             mean = mean.tanh()
-        return self.family.masked(torch.cat([mean, log_std], -1), mask)
+        return self.distribution.masked(torch.cat([mean, log_std], -1), mask)
 
 
 def fixed_std(space: gym.Space, config: Config) -> Tensor:
@@ -83,7 +83,7 @@ class ActorCritic(nn.Module):
     ) -> None:
         super().__init__()
         self.arch = config.arch
-        self.family = family_for(action_space)
+        self.distribution = distribution_for(action_space)
         self.normalizer = ObservationNormalizer(
             observation_space, config.normalize_observation, config.clip_observation
         )
@@ -100,7 +100,7 @@ class ActorCritic(nn.Module):
             )
 
         self.policy_encoder = encoder()
-        self.policy_head = PolicyHead(self.policy_encoder, self.family, action_space, config)
+        self.policy_head = PolicyHead(self.policy_encoder, self.distribution, action_space, config)
         self.value_encoder = encoder() if self.arch == "dual" else None
         self.value_head = head(self.value_encoder or self.policy_encoder, self.value_outputs(), 1.0)
         apart = self.arch == "dual" or getattr(config, "aux_head", False)

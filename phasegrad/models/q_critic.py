@@ -21,7 +21,7 @@ class ActorQCritic(ActorCritic):
     """pi_theta(.|s) and Q(s, .), on one trunk or two."""
 
     def value_outputs(self) -> int:
-        return self.family.parameter_size
+        return self.distribution.parameter_size
 
     def policy_and_q(self, observation: Any, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Logits and action values, both [B, A]."""

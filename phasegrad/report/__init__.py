@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from phasegrad.errors import RunError
-from phasegrad.paths import as_path
+from phasegrad.machine.paths import as_path
 
 __all__ = ["write_report"]
 

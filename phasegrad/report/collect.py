@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from phasegrad.errors import RunError
-from phasegrad.paths import as_path
+from phasegrad.machine.paths import as_path
 from phasegrad.runs.reading import CONFIG, METRICS, RESULT, MetricsReader, number_or_none, read_json_object
 
 # Fields that say how a run was computed, not what was trained: runs that differ in these alone are seeds of one group.

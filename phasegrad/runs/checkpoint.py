@@ -18,12 +18,12 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
+from phasegrad.data.legs import can_be_taken, stored_dtype
 from phasegrad.envs.spaces import flatten, same_form
 from phasegrad.errors import DamagedError, RunError
-from phasegrad.legs import can_be_taken, stored_dtype
 from phasegrad.runs.files import checked_header, read_json, read_limited, replace_synced, write_synced, writing
+from phasegrad.runs.pieces import Pieces, PieceStore
 from phasegrad.runs.replacing import LEG, STATE, TENSORS, appearing, current, replacing, staged
-from phasegrad.runs.segments import Pieces, SegmentStore
 from phasegrad.runs.spaces import space_from_json, space_to_json
 from phasegrad.versions import versions
 
@@ -61,7 +61,7 @@ def write_checkpoint(
     inside = path.is_dir()
     with writing(path), replacing(path) if inside else appearing(path) as folder:
         if pieces:
-            carried = {"files": SegmentStore(folder, stage=inside).write(pieces), "state": agent.carried_state()}
+            carried = {"files": PieceStore(folder, stage=inside).write(pieces), "state": agent.carried_state()}
             state["extra"] = {**state["extra"], "carried": carried}
         for name, payload in files.items():
             if inside:
@@ -109,8 +109,8 @@ def saved_legs(agent: Algorithm) -> dict[str, Any]:
     ranks, legs = agent.ranks, agent.legs
     now = agent.progress.step // agent.config.num_envs
     oldest = -ranks.most(-int(legs.starts.min()))[0]
-    dtype = stored_dtype(agent.action_space, agent.family.action_dtype)
-    actions = torch.zeros(now - oldest, agent.own_envs, *agent.family.action_shape, dtype=dtype)
+    dtype = stored_dtype(agent.action_space, agent.distribution.action_dtype)
+    actions = torch.zeros(now - oldest, agent.own_envs, *agent.distribution.action_shape, dtype=dtype)
     legs.copy_last(actions)
     tensors = {"actions": ranks.whole(actions, 1)}
     for name in ("numbers", "targets", "starts"):
@@ -193,12 +193,16 @@ def restore(agent: Algorithm, path: Path, state: Mapping[str, Any]) -> None:
 
 def _restore_legs(agent: Algorithm, path: Path, leg: Mapping[str, Any] | None, number: int) -> None:
     """Put back what `saved_legs` gave. In format 1 all environments are in the leg `number`, and may be at its start."""
-    config, family, legs, ranks = agent.config, agent.family, agent.legs, agent.ranks
+    config, distribution, legs, ranks = agent.config, agent.distribution, agent.legs, agent.ranks
     now = agent.progress.step // config.num_envs
     legs.numbers[:], legs.targets[:], legs.starts[:], legs.first = number, number, now, now
     if leg is None:
         return
-    row = config.num_envs * max(1, int(torch.Size(family.action_shape).numel())) * family.action_dtype.itemsize
+    row = (
+        config.num_envs
+        * max(1, int(torch.Size(distribution.action_shape).numel()))
+        * distribution.action_dtype.itemsize
+    )
     file = current(path / LEG, leg.get("sha256"))
     damaged = DamagedError(f"{file} is damaged: it does not hold the legs of {config.num_envs} environments.")
     payload = read_limited(file, now * row + 32 * config.num_envs + ROOM_FOR_HEADER)
@@ -207,7 +211,11 @@ def _restore_legs(agent: Algorithm, path: Path, leg: Mapping[str, Any] | None, n
     checked_header(file)
     tensors = _tensors(file, payload)
     actions, running = tensors.get("actions"), tensors.get("running_return")
-    if actions is None or tuple(actions.shape[1:]) != (config.num_envs, *family.action_shape) or len(actions) > now:
+    if (
+        actions is None
+        or tuple(actions.shape[1:]) != (config.num_envs, *distribution.action_shape)
+        or len(actions) > now
+    ):
         raise damaged
     if not can_be_taken(actions, agent.action_space):  # environments in C++ trust what they are given
         raise DamagedError(f"{file} is damaged: it holds actions that {agent.action_space} does not have.")

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from phasegrad.memory import gigabytes
+from phasegrad.machine.memory import gigabytes
 
 if TYPE_CHECKING:
     from rich.panel import Panel

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 from phasegrad.config import Config
 from phasegrad.errors import DamagedError, RunError
-from phasegrad.paths import as_path
+from phasegrad.machine.paths import as_path
 from phasegrad.runs.checkpoint import read_state, saved_legs, whole_pieces, write_checkpoint
 from phasegrad.runs.contents import CHECKPOINT, CHECKPOINTS, LAUNCH, entries, is_stray, remove_run, require_own_run
 from phasegrad.runs.files import intended_name, read_json, read_limited, reading, write_atomically, writing
 from phasegrad.runs.lock import LOCK, Lock
 from phasegrad.runs.metrics import plain_json
+from phasegrad.runs.pieces import PieceStore
 from phasegrad.runs.reading import CONFIG, METRICS, RESULT
 from phasegrad.runs.replacing import SEGMENTS, STATE, TENSORS, remove_save
-from phasegrad.runs.segments import SegmentStore
 from phasegrad.versions import versions
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class RunDirectory:
         self.path = as_path(path)
         self.metrics_path = self.path / METRICS
         self.checkpoints_path = self.path / CHECKPOINTS
-        self.segments = SegmentStore(self.path)
+        self.pieces = PieceStore(self.path)
         self.lock: Lock | None = None
         self._handle: int | None = None  # the directory itself, wherever it may be moved to
 
@@ -197,15 +197,15 @@ class RunDirectory:
         """
         path = self.checkpoints_path / f"step-{agent.progress.step:012d}"
         pieces = agent.carried()
-        new = agent.ranks.from_first(lambda: self.segments.missing(pieces.keys()))
+        new = agent.ranks.from_first(lambda: self.pieces.missing(pieces.keys()))
         whole = whole_pieces(agent, {number: pieces[number] for number in new})
         legs = saved_legs(agent)
         if not agent.ranks.is_first:
             return path
         self.require_present()
         if pieces:
-            self.segments.write(whole)
-            files = self.segments.entries(pieces.keys())
+            self.pieces.write(whole)
+            files = self.pieces.entries(pieces.keys())
             extra = {**extra, "carried": {"files": files, "state": agent.carried_state()}}
         write_checkpoint(path, agent, legs, extra)
         agent.stands_on = (agent.progress.step, _checksum(path))
@@ -219,9 +219,9 @@ class RunDirectory:
         for old in self.checkpoints()[: -agent.config.keep_checkpoints]:
             if old != best:
                 remove_save(old)
-        if self.segments.path.is_dir():
+        if self.pieces.path.is_dir():
             needing = self.checkpoints()[-1:] if last else self.checkpoints()
-            self.segments.keep({name for folder in needing for name in segment_files(folder)})
+            self.pieces.keep({name for folder in needing for name in piece_files(folder)})
 
     def checkpoints(self) -> list[Path]:
         """Complete checkpoints, oldest first; only folders of this run's own."""
@@ -310,7 +310,7 @@ def evaluation_return(checkpoint: Path) -> float | None:
     return float(value) if isinstance(value, (int, float)) else None
 
 
-def segment_files(checkpoint: Path) -> list[str]:
+def piece_files(checkpoint: Path) -> list[str]:
     """The names of the files in segments/ that a checkpoint needs."""
     carried = _extra(checkpoint).get("carried")
     files = carried.get("files") if isinstance(carried, dict) else None
@@ -329,7 +329,7 @@ def carried_by(state: dict[str, Any], checkpoint: Path) -> dict[str, Any] | None
     ):
         raise DamagedError(f"{checkpoint / STATE} is damaged: what it says of segments is no list.")
     inside = checkpoint / SEGMENTS  # of a saved agent; a checkpoint's are beside it, shared with others
-    return {**carried, "store": SegmentStore(checkpoint if inside.is_dir() else checkpoint.parents[1])}
+    return {**carried, "store": PieceStore(checkpoint if inside.is_dir() else checkpoint.parents[1])}
 
 
 def carried_limit(agent: Algorithm) -> int:
@@ -341,9 +341,9 @@ def restore_carried(agent: Algorithm, directory: RunDirectory | None) -> None:
     """Read what a checkpoint listed for the agent, now that training needs it."""
     if agent.carried_from is None:
         return
-    store: SegmentStore = agent.carried_from["store"]
+    store: PieceStore = agent.carried_from["store"]
     if directory is not None and store.path.parent.resolve() == directory.path.resolve():
-        store = directory.segments
+        store = directory.pieces
     pieces = store.read(agent.carried_from["files"], carried_limit(agent), agent.ranks)
     try:
         agent.restore_carried(agent.carried_from["state"], pieces)

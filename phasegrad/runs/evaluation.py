@@ -14,8 +14,8 @@ import numpy as np
 import torch
 
 from phasegrad import envs
+from phasegrad.compute.devices import pick_threads
 from phasegrad.config import coerce
-from phasegrad.devices import pick_threads
 from phasegrad.errors import ConfigError, EnvError, PhasegradWarning
 from phasegrad.tree import tree_map
 
@@ -181,10 +181,10 @@ def _play(
         masks = None if mask is None else torch.from_numpy(mask).to(agent.device)
         params = agent.model.policy(tensors, masks)
         if deterministic:
-            actions = agent.family.mode(params)
+            actions = agent.distribution.mode(params)
         else:
-            noise = agent.family.draw_noise((env.num_envs,), generator)
-            actions = agent.family.sample(params, noise.to(agent.device))
+            noise = agent.distribution.draw_noise((env.num_envs,), generator)
+            actions = agent.distribution.sample(params, noise.to(agent.device))
         step = env.step(agent.adapter(actions.cpu().numpy()))
         returns += step.reward
         lengths += 1

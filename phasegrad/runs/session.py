@@ -14,12 +14,12 @@ import numpy as np
 import safetensors.torch
 import torch
 
-from phasegrad import parallel
+from phasegrad.compute.choosing import choose_kernels, compiled_encoders, settle_computation
+from phasegrad.compute.devices import pick_threads
 from phasegrad.config import coerce, short
-from phasegrad.devices import pick_threads
+from phasegrad.distributed import joining as parallel
 from phasegrad.errors import ConfigError, EnvError, NonFiniteError, PhasegradError, RanksError
-from phasegrad.kernels import choose_kernels, compiled_encoders, settle_computation
-from phasegrad.memory import require_room
+from phasegrad.machine.memory import require_room
 from phasegrad.runs.console import make_display
 from phasegrad.runs.contents import BAD_BATCH
 from phasegrad.runs.directory import RunDirectory, restore_carried, step_of

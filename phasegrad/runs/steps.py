@@ -14,20 +14,20 @@ from phasegrad.distributions import DiagonalGaussian
 from phasegrad.runs.files import writing
 
 if TYPE_CHECKING:
-    from phasegrad.distributions import Family
-    from phasegrad.parallel import Ranks
-    from phasegrad.rollout import Segment
+    from phasegrad.data.storage import Rollout
+    from phasegrad.distributed.joining import Ranks
+    from phasegrad.distributions import Distribution
 
 STEPS = "steps"
 
 
-def write_steps(run_dir: Path, step: int, segment: Segment, family: Family, ranks: Ranks) -> None:
+def write_steps(run_dir: Path, step: int, rollout: Rollout, distribution: Distribution, ranks: Ranks) -> None:
     """Raw rewards [T, N], sampled actions [T, N, ...] and the policy: mean and std of a Gaussian, else its logits."""
-    stored = (segment.policy_params, segment.raw_rewards, segment.actions, segment.terminated, segment.truncated)
+    stored = (rollout.policy_params, rollout.raw_rewards, rollout.actions, rollout.terminated, rollout.truncated)
     params, rewards, actions, terminated, truncated = (ranks.whole(tensor, 1).numpy() for tensor in stored)
     if not ranks.is_first:
         return
-    if isinstance(family, DiagonalGaussian):
+    if isinstance(distribution, DiagonalGaussian):
         mean, log_std = np.split(params, 2, axis=-1)
         policy = {"mean": mean, "std": np.exp(log_std)}
     else:

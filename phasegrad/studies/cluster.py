@@ -25,7 +25,7 @@ from types import TracebackType
 from typing import Any
 
 from phasegrad.errors import ConfigError, PhasegradWarning, RunError
-from phasegrad.processors import usable_processors
+from phasegrad.machine.processors import usable_processors
 from phasegrad.runs.files import write_atomically
 from phasegrad.studies.leash import dying_with_parent
 from phasegrad.studies.runner import POLL_SECONDS, SECONDS_TO_STOP, Stop

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from phasegrad.errors import RunError
-from phasegrad.paths import as_path
-from phasegrad.processors import usable_processors
+from phasegrad.machine.paths import as_path
+from phasegrad.machine.processors import usable_processors
 from phasegrad.report import write_report
 from phasegrad.runs.files import write_atomically
 from phasegrad.runs.reading import METRICS, REPORT, is_report

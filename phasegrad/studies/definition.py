@@ -17,7 +17,7 @@ from typing import Any
 from phasegrad.algorithms import ALGORITHMS
 from phasegrad.config import documented_fields, to_int
 from phasegrad.errors import ConfigError, nearest
-from phasegrad.paths import as_path
+from phasegrad.machine.paths import as_path
 
 SCORES = {
     "last100": ("return",),  # mean return of the last 100 training episodes

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
-from phasegrad.orphans import die_with_parent
+from phasegrad.machine.orphans import die_with_parent
 
 SECONDS_BETWEEN_LOOKS = 0.5
 
@@ -57,7 +57,7 @@ def main() -> int:
     parent, *arguments = sys.argv[1:]
     die_with(int(parent))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # the cluster's workers block it, and we inherit that
-    from phasegrad.cli import main as run
+    from phasegrad.cli.main import main as run
 
     return run(arguments)
 

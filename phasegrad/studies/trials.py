@@ -15,7 +15,7 @@ from phasegrad.studies.cluster import Cluster, Ended
 from phasegrad.studies.runner import SHOW_SECONDS, Stop, stoppable
 
 if TYPE_CHECKING:
-    from phasegrad.tune import Search
+    from phasegrad.tune.search import Search
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Errand:
 
 def run_trials(search: Search, study: Any, trials: int, cluster: Cluster, jobs: int | None) -> None:
     """Try settings until the study holds `trials` of them, as many at a time as the cluster has room for."""
-    from phasegrad.tune import ended_trials
+    from phasegrad.tune.search import ended_trials
 
     stop, flying = Stop(), dict[Any, Any]()
     with cluster.shared(search.folder.absolute()), stoppable(stop, raising=False):
@@ -76,7 +76,7 @@ def _errand(search: Search, trial: Any, trials: int) -> Errand:
 
 def _record(search: Search, study: Any, trial: Any, ended: Ended) -> None:
     """Close the trial. One that was stopped is tried again by the next call, one that kills its workers is not."""
-    from phasegrad.tune import INTERRUPTED
+    from phasegrad.tune.search import INTERRUPTED
 
     states = search.optuna.trial.TrialState
     how, value = ended.value if ended.status == "done" else (ended.status, None)
@@ -96,7 +96,7 @@ def _record(search: Search, study: Any, trial: Any, ended: Ended) -> None:
 
 def try_there(stop: Stop, errand: Errand) -> tuple[str, float | None]:
     """In the worker: how the trial ended, and its score."""
-    from phasegrad.tune import Search, require_optuna
+    from phasegrad.tune.search import Search, require_optuna
 
     optuna = require_optuna()
     optuna.logging.set_verbosity(optuna.logging.ERROR)

@@ -1,0 +1,1 @@
+"""Gradient steps and acting steps: plain, traced, compiled; the optimisers; which of the three a run takes."""

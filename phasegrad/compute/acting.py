@@ -1,0 +1,165 @@
+"""The acting step: what a policy makes of the observations of a step, written where the rollout keeps it."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from phasegrad.compute.native import Program
+from phasegrad.errors import PhasegradWarning
+from phasegrad.models import ActorCritic
+from phasegrad.models.encoders import ImageEncoder, JointEncoder
+from phasegrad.models.modes import require_recordable
+from phasegrad.tree import named_leaves, tree_map
+
+if TYPE_CHECKING:
+    from phasegrad.data.storage import Rollout
+
+
+class Actor:
+    """Distribution parameters, sampled actions and, where the trunk is shared, values, step by step of a rollout.
+
+    `compiled` puts the whole step, or all that follows an image encoder, into one call of machine code; it writes the same
+    fields from the same noise.
+    """
+
+    def __init__(self, model: ActorCritic, device: torch.device, compiled: bool = False) -> None:
+        self.model, self.device, self.compiled = model, device, compiled
+        self.acts_with_value = not model.value_is_separate
+        self._program: Program | None = None
+        self.runs_program = False  # whether the rollout under way goes by the program
+        self._images = images_of(model.policy_encoder)
+
+    def begin(self, rollout: Rollout, noise: Tensor) -> None:
+        """Get ready to fill `rollout`, whose first observations are in place, from `noise` [T, N, K]."""
+        self.rollout, self.noise = rollout, noise.to(self.device)
+        self._hold_weights(True)
+        self.runs_program = self.compiled and self._only_dense_is_left() and self._begin_compiled(rollout, self.noise)
+
+    def end(self) -> None:
+        """The rollout is full; the weights may change."""
+        self._hold_weights(False)
+
+    def act(self, t: int) -> None:
+        """Fill step `t`; the steps of a rollout come in order."""
+        rollout = self.rollout
+        if self.runs_program and self._program is not None:
+            for name, features in self._features.items():
+                leaf = rollout.observations[name] if name else rollout.observations
+                features.copy_(self._images[name](leaf[t]))
+            self._program.run()
+            self._program.inputs += self._input_steps
+            self._program.outputs += self._output_steps
+            return
+        observation = tree_map(lambda leaf: leaf[t].to(self.device), rollout.observations)
+        mask = None if rollout.masks is None else rollout.masks[t].to(self.device)
+        outputs = self._forward(observation, mask, self.noise[t])
+        for room, output in zip(self._rooms(rollout), outputs, strict=True):
+            room[t] = output
+
+    def _hold_weights(self, held: bool) -> None:
+        for module in self.model.modules():
+            if isinstance(module, ImageEncoder) and module.trunk is not None:
+                module.trunk.hold(held)
+
+    def _only_dense_is_left(self) -> bool:
+        """Whether all convolutions of the policy, if any, are compiled on their own."""
+        theirs = {
+            id(p) for image in self._images.values() if image.trunk is not None for p in image.layers.parameters()
+        }
+        return all(p.dim() < 4 or id(p) in theirs for p in self.model.policy_encoder.parameters())
+
+    def _forward(self, observation: Any, mask: Tensor | None, noise: Tensor) -> list[Tensor]:
+        if self.acts_with_value:
+            params, value = self.model.policy_and_value(observation, mask)
+            return [params, self.model.distribution.sample(params, noise), value]
+        params = self.model.policy(observation, mask)
+        return [params, self.model.distribution.sample(params, noise)]
+
+    def _rooms(self, rollout: Rollout) -> list[Tensor]:
+        rooms = [rollout.policy_params, rollout.actions]
+        return [*rooms, rollout.values] if self.acts_with_value else rooms
+
+    def _begin_compiled(self, rollout: Rollout, noise: Tensor) -> bool:
+        """Have the program read and write where the rollout lies; whether there is a program."""
+        vectors = {name: leaf for name, leaf in named_leaves(rollout.observations) if name not in self._images}
+        steps = [*vectors.values(), *([] if rollout.masks is None else [rollout.masks]), noise.contiguous()]
+        rooms = self._rooms(rollout)
+        if self._program is None:
+            try:
+                self._compile(rollout, list(vectors), steps, rooms)
+            except Exception as error:  # a user's network may do what is not known here; it still acts
+                self.compiled = False
+                warnings.warn(f"Acting runs without compiled code: {error}", PhasegradWarning, stacklevel=2)
+                return False
+        program = self._program
+        assert program is not None
+        self._held = steps  # while their addresses are in use
+        starts, strides = addresses(steps)
+        still = np.array([features.data_ptr() for features in self._features.values()], dtype=np.uint64)
+        program.inputs[:] = np.concatenate([still, starts])
+        self._input_steps = np.concatenate([np.zeros_like(still), strides])
+        program.outputs[:], self._output_steps = addresses(rooms)
+        return True
+
+    def _compile(self, rollout: Rollout, vectors: list[str], steps: list[Tensor], rooms: list[Tensor]) -> None:
+        """The acting step as a program of the images' features, vectors, mask and noise, shown to compute what torch does."""
+        first = tree_map(lambda leaf: leaf[0].clone(), rollout.observations)
+        images = {name: first[name] if name else first for name in self._images}
+
+        def function(*inputs: Tensor) -> list[Tensor]:
+            features, rest = inputs[: len(images)], inputs[len(images) :]
+            observation = {**images, **dict(zip(vectors, rest, strict=False))}
+            mask = rest[len(vectors)] if len(rest) > len(vectors) + 1 else None
+            with given_features(self._images.values(), features):
+                return self._forward(observation if isinstance(first, dict) else observation[""], mask, rest[-1])
+
+        with torch.inference_mode(False), torch.no_grad():
+            self._features = {name: self._images[name](image).clone() for name, image in images.items()}
+            examples = [*self._features.values(), *(tensor[0].clone() for tensor in steps)]
+            require_recordable(self.model, lambda: function(*examples))
+            program = Program(function, examples)
+            found, wanted = program(*examples), function(*examples)
+        for mine, theirs, room in zip(found, wanted, rooms, strict=True):
+            if mine.dtype != room.dtype or mine.shape != room.shape[1:]:
+                raise TypeError(
+                    f"an output is {mine.dtype} {tuple(mine.shape)}, not {room.dtype} {tuple(room.shape[1:])}"
+                )
+            if mine.is_floating_point():  # a sampled choice may fall to the other side of a boundary
+                torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
+        self._program = program
+
+
+@contextlib.contextmanager
+def given_features(encoders: Iterable[ImageEncoder], features: Sequence[Tensor]) -> Iterator[None]:
+    """While it lasts, image encoders have these features [B, F], whatever they are shown."""
+    replaced = list(encoders)
+    for encoder, given in zip(replaced, features, strict=True):
+        encoder.forward = lambda _, given=given: given
+    try:
+        yield
+    finally:
+        for encoder in replaced:
+            del encoder.forward
+
+
+def images_of(encoder: nn.Module) -> dict[str, ImageEncoder]:
+    """The image encoders among a policy's, by the name of what they look at; a plain observation has the empty name."""
+    if isinstance(encoder, ImageEncoder):
+        return {"": encoder}
+    if not isinstance(encoder, JointEncoder):
+        return {}
+    pairs = zip(encoder.image_names, encoder.images, strict=True)
+    return {name: image for name, image in pairs if isinstance(image, ImageEncoder)}
+
+
+def addresses(tensors: Sequence[Tensor]) -> tuple[np.ndarray, np.ndarray]:
+    """Where step 0 of time-major tensors lies, and how many bytes on each further step is."""
+    starts = np.array([tensor.data_ptr() for tensor in tensors], dtype=np.uint64)
+    return starts, np.array([tensor.stride(0) * tensor.element_size() for tensor in tensors], dtype=np.uint64)

@@ -1,0 +1,211 @@
+"""Collecting experience: T steps of N environments into a rollout, every slot a real transition.
+
+Acting computes only what acting needs; values, log-probabilities and the bootstrap follow in large batches afterwards.
+Nothing here knows which algorithm will train on the data.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from torch import Tensor
+
+from phasegrad.compute.acting import Actor
+from phasegrad.data.action_bounds import ActionBounds
+from phasegrad.data.minibatches import in_chunks
+from phasegrad.data.storage import Rollout
+from phasegrad.envs.contract import Episode, Observation, VectorEnv
+from phasegrad.envs.spaces import CHOICES, describe_outside, outside_choices
+from phasegrad.errors import EnvError, NonFiniteError
+from phasegrad.machine.clock import Clock
+from phasegrad.tree import named_leaves, tree_map
+
+LARGEST_REWARD = 1e18  # the square of a larger error is infinite in float32, and a larger one drowns all others
+
+
+class Collector:
+    """Steps the environments with the current policy and remembers where they are."""
+
+    def __init__(
+        self,
+        env: VectorEnv,
+        actor: Actor,
+        adapter: ActionBounds,
+        clock: Clock,
+        first_env: int = 0,
+        all_envs: int = 0,
+        played: tuple[Any, ...] | None = None,
+    ) -> None:
+        """The environments may be part of `all_envs`, from the number `first_env` on.
+
+        `played`: what `env.play_back` takes, where they do not begin at their reset.
+        """
+        self.env, self.actor, self.adapter, self.clock = env, actor, adapter, clock
+        self.first_env, self.all_envs = first_env, all_envs or env.num_envs
+        self.model, self.device = actor.model, actor.device
+        # Entries whose numbers are choices: one that does not exist would look like nothing at all.
+        parts = env.observation_space.spaces if isinstance(env.observation_space, gym.spaces.Dict) else None
+        entries = {"": env.observation_space} if parts is None else parts
+        self._choices = [(name, space) for name, space in entries.items() if isinstance(space, CHOICES)]
+        self.observation, self.mask = env.reset() if played is None else env.play_back(*played)
+        self._finals: list[tuple[int, np.ndarray, Observation]] = []  # (t, environments, final observations) where cut
+        self._valued = False  # whether the last rollout's values are in place already
+        self.ended_at: list[int] = []  # the step t of each episode that finished in the last rollout
+        self.renewed: list[tuple[int, list[int]]] = []  # (t, environments) made anew in the last rollout
+
+    @torch.inference_mode()
+    def collect(self, rollout: Rollout, noise: Tensor, first_step: int) -> list[Episode]:
+        """Fill `rollout` with transitions sampled by `noise` [T, N, K]; the episodes that finished meanwhile."""
+        env, actor, distribution = self.env, self.actor, self.model.distribution
+        observation_arrays = tree_map(lambda leaf: leaf.numpy(), rollout.observations)
+        masks = None if rollout.masks is None else rollout.masks.numpy()
+        rewards, terminated, truncated, actions = (
+            t.numpy() for t in (rollout.raw_rewards, rollout.terminated, rollout.truncated, rollout.actions)
+        )
+        finals: list[tuple[int, np.ndarray, Observation]] = []
+        episodes: list[Episode] = []
+        self.ended_at, self.renewed = [], []
+        for t in range(rollout.num_steps):
+            with self.clock.section("inference"):
+                tree_map(lambda room, leaf, t=t: _store(room, t, leaf), observation_arrays, self.observation)
+                if masks is not None:
+                    masks[t] = self.mask
+                if t == 0:
+                    actor.begin(rollout, noise)
+                actor.act(t)
+                env_actions = self.adapter(actions[t])
+            with self.clock.section("environment"):
+                try:
+                    step = env.step(env_actions)
+                except EnvError:  # an action that is no number may be why
+                    self._require_finite(rollout.first(t + 1), first_step)
+                    raise
+            rewards[t], terminated[t], truncated[t] = step.reward, step.terminated, step.truncated
+            if len(step.ended):
+                cut = step.truncated[step.ended] & ~step.terminated[step.ended]
+                if cut.any():
+                    finals.append(
+                        (t, step.ended[cut], tree_map(lambda leaf, cut=cut: leaf[cut], step.final_observation))
+                    )
+                episodes += step.episodes
+                self.ended_at += [t] * len(step.episodes)
+                if step.renewed:
+                    self.renewed.append((t, step.renewed))
+            self.observation, self.mask = step.observation, step.action_mask
+        self._finals, self._valued = finals, False
+        self._require_finite(rollout, first_step)
+        with self.clock.section("inference"):
+            actor.end()
+            rollout.log_probs.copy_(distribution.log_prob(rollout.policy_params, rollout.actions))
+            self.revalue(rollout)
+        return episodes
+
+    @property
+    def finals(self) -> list[tuple[int, np.ndarray, Observation]]:
+        """(t, environments, true final observations) of the last rollout, where an episode was cut short."""
+        return self._finals
+
+    def revalue(self, rollout: Rollout) -> None:
+        """V of the rollout last collected, by the value function as it now is, and of what followed each step."""
+        if self.model.value_is_separate or self._valued:
+            rollout.values.copy_(self.values(rollout.observations))
+        self._valued = True
+        rollout.next_values[:-1] = rollout.values[1:]
+        followers = [self.observation, *(final for _, _, final in self._finals)]
+        joined = tree_map(lambda *leaves: torch.from_numpy(np.concatenate(leaves)), *followers)
+        values = self.values(joined, leading=1)
+        rollout.next_values[-1] = values[: rollout.num_envs]
+        start = rollout.num_envs
+        for t, envs, _ in self._finals:
+            rollout.next_values[t, torch.from_numpy(envs)] = values[start : start + len(envs)]
+            start += len(envs)
+
+    @torch.inference_mode()
+    def values(self, observations: Any, leading: int = 2) -> Tensor:
+        """V of observations with `leading` batch dimensions, on the CPU, in passes that stay within the cache."""
+        return in_chunks(self.model.value, (observations,), leading, self.device)
+
+    @torch.inference_mode()
+    def policy(self, rollout: Rollout) -> Tensor:
+        """Distribution parameters [T, N, P] of the policy as it now is, over a rollout."""
+        return in_chunks(self.model.policy, (rollout.observations, rollout.masks), 2, self.device)
+
+    def _require_finite(self, rollout: Rollout, first_step: int) -> None:
+        """Stop at the first number that nothing can be learnt from, before it is, and say where it came from.
+
+        A policy that has diverged spoils what its environments return, so of several faults the earliest is named.
+        """
+        faults: list[tuple[tuple[int, int], str]] = []  # (when: the step and the order within it, the sentence)
+
+        def note(order: int, what: str, values: Tensor, bad: Tensor) -> None:
+            if bad.any():
+                place = tuple(bad.nonzero()[0].tolist())
+                n, step = self._place(place[0], place[1], first_step)
+                faults.append(((place[0], order), _sentence(what, n, f"at step {step}", float(values[place]))))
+
+        for name, space in self._choices:
+            outside = outside_choices(dict(named_leaves(rollout.observations))[name].numpy(), space)
+            if outside.any():
+                t, n = (int(place[0]) for place in outside.nonzero()[:2])
+                n, step = self._place(t, n, first_step)
+                raise EnvError(describe_outside(name, n, f"at step {step}", space))
+        for name, leaf in named_leaves(rollout.observations):
+            if leaf.is_floating_point():
+                note(0, f"observation {name}".strip(), leaf, ~torch.isfinite(leaf))
+        rewards = rollout.raw_rewards
+        note(2, "reward", rewards, ~(rewards.abs() <= LARGEST_REWARD))  # true of NaN too
+        last = (rollout.num_steps, np.arange(rollout.num_envs), self.observation)
+        for t, envs, final in [*self._finals, last]:  # these are not acted on here, but their value counts
+            for name, space in self._choices:
+                outside = outside_choices(dict(named_leaves(final))[name], space)
+                if outside.any():
+                    n = int(envs[outside][0]) + self.first_env
+                    raise EnvError(describe_outside(name, n, f"after step {first_step + t * self.all_envs + n}", space))
+            for name, leaf in named_leaves(final):
+                bad = ~np.isfinite(leaf.reshape(len(leaf), -1)).all(1)
+                if bad.any():
+                    n, step = self._place(t, int(envs[bad][0]), first_step)
+                    sentence = _sentence(f"observation {name}".strip(), n, f"after step {step}", np.inf)
+                    faults.append(((t, 0 if t == rollout.num_steps else 3), sentence))
+        policy = self._policy_fault(rollout, first_step)
+        if policy is not None:
+            faults.append(policy)
+        if faults:
+            raise NonFiniteError(min(faults)[1])
+        if rollout.masks is not None and not rollout.masks.any(-1).all():
+            t, n = (~rollout.masks.any(-1)).nonzero()[0].tolist()
+            n, step = self._place(t, n, first_step)
+            raise EnvError(f"The action mask of environment {n} allows no action at step {step}: one must be allowed.")
+
+    def _policy_fault(self, rollout: Rollout, first_step: int) -> tuple[tuple[int, int], str] | None:
+        """The first output of the policy, or action drawn from it, that is no number: when, and a sentence."""
+        outputs = {"output": rollout.policy_params, "action": rollout.actions}
+        for what, values in outputs.items():
+            if values.is_floating_point() and not torch.isfinite(values).all():
+                t, n = (~torch.isfinite(values)).nonzero()[0, :2].tolist()
+                env, step = self._place(t, n, first_step)
+                return (t, 1), (
+                    f"The policy's {what} is NaN or infinite for environment {env} at step {step}: training has diverged; "
+                    "lower learning_rate or set normalize_observation."
+                )
+        return None
+
+    def _place(self, t: int, n: int, first_step: int) -> tuple[int, int]:
+        """The number of an environment among all, and of the step it takes at time `t` of a rollout."""
+        return n + self.first_env, first_step + t * self.all_envs + n + self.first_env
+
+
+def _sentence(what: str, env: int, when: str, value: float) -> str:
+    if not np.isfinite(value):
+        return f"The {what} of environment {env} is NaN or infinite {when}: check the environment."
+    return (
+        f"The reward of environment {env} is {value:.3g} {when}, too large to learn from (the limit is "
+        f"{LARGEST_REWARD:.0e}): scale the rewards of the environment."
+    )
+
+
+def _store(room: np.ndarray, t: int, leaf: np.ndarray) -> None:
+    room[t] = leaf

@@ -1,0 +1,129 @@
+"""PPG's buffer: which of the storage's rollouts hold data, and in what minibatches the auxiliary phase sees them.
+
+The rollouts' observations and value targets are stored once, where they were collected; this only keeps positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from phasegrad.data.storage import Rollout
+from phasegrad.errors import DamagedError
+from phasegrad.tree import named_leaves
+
+MOST_PROBED = 4096  # states that the explained variance before and after a phase is measured on
+
+
+def buffered_tensors(rollout: Rollout) -> dict[str, Tensor]:
+    """What an auxiliary phase reads of a rollout, by name, without copying."""
+    named = {f"observations.{name}".rstrip("."): leaf for name, leaf in named_leaves(rollout.observations)}
+    named["value_targets"] = rollout.value_targets
+    return named if rollout.masks is None else named | {"masks": rollout.masks}
+
+
+class PhaseBuffer:
+    """A ring of the last `kept` rollouts; an auxiliary phase is due every `interval` of them."""
+
+    def __init__(self, kept: int, interval: int, num_steps: int, num_envs: int) -> None:
+        self.kept, self.interval, self.num_steps, self.num_envs = kept, interval, num_steps, num_envs
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self.filled = [0] * self.kept  # steps in each slot; a last rollout may be shorter than the others
+        self.numbers = [-1] * self.kept  # the iteration each slot's rollout was collected in
+        self.next_slot = 0
+        self.since_phase = 0  # iterations
+
+    def free_next_slot(self) -> None:
+        """The slot `next_slot` is about to be written over."""
+        self.filled[self.next_slot] = 0
+
+    def add(self, num_steps: int, number: int = 0) -> None:
+        """The slot `next_slot` now holds a rollout of `num_steps`, collected in the iteration `number`."""
+        self.filled[self.next_slot] = num_steps
+        self.numbers[self.next_slot] = number
+        self.next_slot = (self.next_slot + 1) % self.kept
+        self.since_phase += 1
+
+    def phase_is_over(self) -> bool:
+        return self.since_phase % self.interval == 0
+
+    def is_full(self) -> bool:
+        return all(steps == self.num_steps for steps in self.filled)
+
+    def end_phase(self) -> None:
+        """After an auxiliary phase: one N_pi for both lengths starts the next phase with an empty buffer."""
+        self.since_phase = 0
+        if self.kept == self.interval:
+            self.clear()
+
+    def state(self) -> dict[str, Any]:
+        """Where everything lies, as plain data."""
+        return {name: getattr(self, name) for name in ("filled", "numbers", "next_slot", "since_phase")}
+
+    def restore(self, state: Mapping[str, Any], numbers: Collection[int]) -> None:
+        """Take over what `state` gave, if it is a state that this buffer can be in and `numbers` are its rollouts."""
+        lists = [state.get("filled"), state.get("numbers")]
+        values = [state.get("next_slot"), state.get("since_phase")]
+        whole = all(isinstance(each, list) and len(each) == self.kept for each in lists)
+        if whole:
+            values += [value for each in lists for value in each or ()]
+        if (
+            not whole
+            or not all(type(value) is int for value in values)
+            or not all(0 <= steps <= self.num_steps for steps in state["filled"])
+            or not (0 <= state["next_slot"] < self.kept and 0 <= state["since_phase"] <= self.interval)
+            or {n for n, steps in zip(state["numbers"], state["filled"], strict=True) if steps} - set(numbers)
+        ):
+            raise DamagedError("The saved state of the auxiliary phase's buffer is damaged.")
+        self.filled, self.numbers = list(state["filled"]), list(state["numbers"])
+        self.next_slot, self.since_phase = state["next_slot"], state["since_phase"]
+
+    def segment_positions(self) -> list[Tensor]:
+        """Flat positions [steps] in the storage [kept, T, N] of each environment's segment of each rollout."""
+        size = self.num_steps * self.num_envs
+        return [
+            slot * size + env + self.num_envs * torch.arange(steps)
+            for slot, steps in enumerate(self.filled)
+            if steps
+            for env in range(self.num_envs)
+        ]
+
+    def positions(self) -> Tensor:
+        """Flat positions of all valid samples."""
+        return torch.cat(self.segment_positions())
+
+    def probe(self, trained: int) -> Tensor:
+        """Positions of an even subset of the samples, small beside the `trained` samples of the phase."""
+        positions = self.positions()
+        size = max(64, min(MOST_PROBED, trained // 16))
+        return positions[:: max(1, len(positions) // size)]
+
+    def epochs(
+        self, epochs: int, count: int, size: int, steps: int, whole_segments: bool, generator: torch.Generator
+    ) -> list[list[Tensor]]:
+        """Minibatch positions of each auxiliary epoch.
+
+        `count` minibatches an epoch, or as many as `size` samples each make. With `steps`, that many minibatches in
+        all, drawn from as many shuffled passes as they need (whole or in part), reported as one epoch.
+        """
+        units = self.segment_positions() if whole_segments else [self.positions()]
+        total = sum(len(unit) for unit in units)
+        count = max(1, -(-total // size)) if size else count
+        count = min(count, len(units) if whole_segments else total)
+        passes: list[list[Tensor]] = []
+        while len(passes) * count < steps if steps else len(passes) < epochs:
+            if whole_segments:
+                order = torch.randperm(len(units), generator=generator)
+                passes.append([torch.cat([units[i] for i in part]) for part in order.tensor_split(count)])
+            else:
+                shuffled = units[0][torch.randperm(total, generator=generator)]
+                passes.append(list(shuffled.tensor_split(count)))
+        if not steps:
+            return passes
+        return [[index for minibatches in passes for index in minibatches][:steps]]

@@ -1,0 +1,1 @@
+"""Several processes as one run: how they join, agree on numbers and share memory."""

@@ -1,0 +1,248 @@
+"""The policy as an ONNX file: observations in, actions as the environment takes them out, normalisers inside.
+
+The file is checked against `predict` in onnxruntime before it gets its name, and says where it came from.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import hashlib
+import importlib
+import io
+import json
+import logging
+import os
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from phasegrad import envs
+from phasegrad.errors import RunError
+from phasegrad.export.parity import Samples, batches, largest_difference, random_samples, real_samples
+from phasegrad.machine.paths import as_path
+from phasegrad.versions import versions
+
+if TYPE_CHECKING:
+    from phasegrad.algorithms.base import Algorithm
+
+OPSET = 18
+OBSERVATION, MASK, NOISE = "observation", "action_mask", "noise"
+
+
+@dataclass(frozen=True)
+class Export:
+    """A written file: its inputs and outputs as (name, type, shape), and how it was checked."""
+
+    path: Path
+    inputs: list[tuple[str, str, str]]
+    outputs: list[tuple[str, str, str]]
+    random_observations: int
+    real_observations: int
+    largest_difference: float
+
+    def describe(self) -> str:
+        """One sentence for the console."""
+
+        def listed(entries: list[tuple[str, str, str]]) -> str:
+            return ", ".join(f"{name} {kind} {shape}" for name, kind, shape in entries)
+
+        real = f" and {self.real_observations} real" if self.real_observations else ""
+        return (
+            f"{listed(self.inputs)} -> {listed(self.outputs)}; agrees with predict on {self.random_observations} "
+            f"random{real} observations, largest difference {self.largest_difference:.1e}"
+        )
+
+
+class ExportedPolicy(nn.Module):
+    """What goes into the file. Inputs: the observation's entries by name, the action mask, the noise, as far as needed."""
+
+    def __init__(self, agent: Algorithm, with_value: bool, with_log_prob: bool, deterministic: bool) -> None:
+        super().__init__()
+        self.model = copy.deepcopy(agent.model).cpu().eval()  # a copy: its parameters are tensors of their own
+        self.distribution = agent.distribution
+        self.with_value, self.with_log_prob, self.deterministic = with_value, with_log_prob, deterministic
+        self.leaves = sorted(agent.observing.leaves, key=lambda leaf: leaf.name)
+        self.nested = agent.observing.nested
+        for index, leaf in enumerate(self.leaves):
+            self.register_buffer(f"start_{index}", torch.as_tensor(np.asarray(0 if leaf.start is None else leaf.start)))
+        self.has_mask = agent.has_action_mask
+        self.value_scale = float(agent.reward_normalizer.std)
+        self.adapter = agent.adapter
+        own = envs.ActionAdapter(agent.original_action_space)
+        self.shape = tuple(agent.original_action_space.shape or ())
+        self.action_type = torch.from_numpy(np.empty(0, own.dtype)).dtype
+        self.shifted = bool(np.any(own.offset))
+        self.offset: Tensor
+        self.action_low: Tensor
+        self.action_high: Tensor
+        self.action_half: Tensor
+        self.action_centre: Tensor
+        self.register_buffer("offset", torch.as_tensor(np.asarray(own.offset)))
+        for name in ("low", "high", "half", "centre"):
+            if hasattr(agent.adapter, name):
+                self.register_buffer(f"action_{name}", torch.as_tensor(getattr(agent.adapter, name)).flatten())
+
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        entries = {leaf.name: self.flat(index, inputs[index]) for index, leaf in enumerate(self.leaves)}
+        observation = entries if self.nested else entries[""]
+        mask = inputs[len(self.leaves)] if self.has_mask else None
+        if self.with_value:
+            params, values = self.model.policy_and_value(observation, mask)
+        else:
+            params = self.model.policy(observation, mask)
+        actions = self.distribution.mode(params) if self.deterministic else self.distribution.sample(params, inputs[-1])
+        outputs = [self.for_environment(actions)]
+        if self.with_log_prob:
+            outputs.append(self.distribution.log_prob(params, actions))
+        if self.with_value:
+            outputs.append(values * self.value_scale)
+        return tuple(outputs)
+
+    def flat(self, index: int, entry: Tensor) -> Tensor:
+        """An entry as the environment gives it, counted from 0 and in the shape that the network takes."""
+        leaf = self.leaves[index]
+        if leaf.start is not None and np.any(leaf.start):
+            entry = entry - getattr(self, f"start_{index}")
+        wanted = tuple(leaf.space.shape or ())
+        return entry if wanted == leaf.shape else entry.reshape(-1, *wanted)
+
+    def for_environment(self, actions: Tensor) -> Tensor:
+        """Clipped or rescaled, in the environment's own numbering, shape and type: what `predict` returns."""
+        if self.adapter.continuous:
+            if self.adapter.rescale:
+                actions = actions.clamp(-1.0, 1.0) * self.action_half + self.action_centre
+            else:
+                actions = actions.clamp(self.action_low, self.action_high)
+        actions = actions.reshape(-1, *self.shape)
+        if self.shifted:
+            actions = actions + self.offset
+        return actions.to(self.action_type)
+
+    def input_names(self) -> list[str]:
+        names = [leaf.name or OBSERVATION for leaf in self.leaves]
+        return names + [MASK] * self.has_mask + [NOISE] * (not self.deterministic)
+
+    def output_names(self) -> list[str]:
+        return ["action"] + ["log_prob"] * self.with_log_prob + ["value"] * self.with_value
+
+
+def export_onnx(
+    agent: Algorithm,
+    path: str | Path,
+    *,
+    with_value: bool = False,
+    with_log_prob: bool = False,
+    deterministic: bool = True,
+) -> Export:
+    """Write the agent's policy to `path` and check it against `predict` in onnxruntime.
+
+    Outputs: `action` [batch, ...]; with `with_log_prob` `log_prob` [batch] of the action before clipping or rescaling;
+    with `with_value` `value` [batch] in units of the unnormalised reward. With `deterministic=False` the action is
+    sampled from an input `noise` [batch, K]: standard normal for continuous actions, uniform in [0, 1) for the rest.
+    """
+    path = as_path(path)
+    if path.is_dir():
+        raise RunError(f"{path} is a directory: name a file, such as {path / 'policy.onnx'}.")
+    if path.exists() and path.suffix != ".onnx":
+        raise RunError(f"{path} exists and is no .onnx file: name another file, or move it away.")
+    onnx, onnxruntime = require("onnx"), require("onnxruntime")
+    require("onnxscript")
+    policy = ExportedPolicy(agent, with_value, with_log_prob, deterministic)
+    random, real = random_samples(agent), real_samples(agent)
+    model = _traced(agent, policy, random)
+    for key, value in provenance(agent).items():
+        entry = model.metadata_props.add()
+        entry.key, entry.value = key, value
+    partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        onnx.save(model, str(partial))
+    except OSError as error:
+        raise RunError(f"{path} cannot be written: {error.strerror}.") from None
+    try:
+        session = onnxruntime.InferenceSession(str(partial), providers=["CPUExecutionProvider"])
+        difference = 0.0
+        for batch in batches(random, real):
+            feed = dict(zip(policy.input_names(), batch.arrays(agent, not deterministic), strict=True))
+            found = dict(zip(policy.output_names(), session.run(None, feed), strict=True))
+            difference = max(difference, largest_difference(agent, found, batch, deterministic))
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+    def described(entries: Any) -> list[tuple[str, str, str]]:
+        return [
+            (entry.name, entry.type.removeprefix("tensor(").rstrip(")"), f"[{', '.join(map(str, entry.shape))}]")
+            for entry in entries
+        ]
+
+    inputs, outputs = described(session.get_inputs()), described(session.get_outputs())
+    return Export(path, inputs, outputs, len(random), 0 if real is None else len(real), difference)
+
+
+def provenance(agent: Algorithm) -> dict[str, str]:
+    """Where a file came from: versions, run, and the checksum that the checkpoint of this very agent carries."""
+    import safetensors.torch
+
+    tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in agent.tensors().items()}
+    return {
+        "phasegrad.version": versions()["phasegrad"],
+        "phasegrad.algorithm": agent.name,
+        "phasegrad.env": agent.config.env,
+        "phasegrad.step": str(agent.progress.step),
+        "phasegrad.config": json.dumps(agent.config.to_json()),
+        "phasegrad.checkpoint_sha256": hashlib.sha256(safetensors.torch.save(tensors)).hexdigest(),
+    }
+
+
+def require(name: str) -> Any:
+    """A package of the onnx extra."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise RunError(f'Exporting needs {name} ({error}): pip install "phasegrad[onnx]".') from None
+
+
+def _traced(agent: Algorithm, policy: ExportedPolicy, samples: Samples) -> Any:
+    """The policy as an ONNX model whose batch size is free."""
+    arguments = tuple(torch.from_numpy(array[:3]) for array in samples.arrays(agent, not policy.deterministic))
+    batch = torch.export.Dim("batch")
+    try:
+        with _quiet(), torch.no_grad():
+            program = torch.onnx.export(
+                policy,
+                arguments,
+                input_names=policy.input_names(),
+                output_names=policy.output_names(),
+                dynamic_shapes=(tuple({0: batch} for _ in arguments),),
+                opset_version=OPSET,
+                dynamo=True,
+                verbose=False,
+            )
+    except Exception as error:  # a user's own encoder may do what cannot be traced
+        cause = error.__cause__ or error  # the exporter wraps it in advice for its own developers
+        reason = str(cause).strip().splitlines()
+        raise RunError(f"The network cannot be exported: {reason[0] if reason else type(cause).__name__}") from error
+    assert program is not None
+    return program.model_proto
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keeps the exporter's progress, warnings and logs off the console."""
+    disabled = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        heap = io.StringIO()
+        with warnings.catch_warnings(), contextlib.redirect_stdout(heap), contextlib.redirect_stderr(heap):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(disabled)

@@ -1,0 +1,181 @@
+"""Whether an exported policy does what `predict` does: observations to try, and the largest difference on them.
+
+Knows the agent and the outputs of the file by name; nothing of how the file was made.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from torch import Tensor
+
+from phasegrad import envs
+from phasegrad.distributions import DiagonalGaussian, MultiCategorical
+from phasegrad.errors import PhasegradError, RunError
+from phasegrad.runs.evaluation import evaluation_env, release
+from phasegrad.tree import named_leaves, tree_map
+
+if TYPE_CHECKING:
+    from phasegrad.algorithms.base import Algorithm
+
+TOLERANCE = 1e-5  # relative to the size of a number where that exceeds 1, for values the reward's deviation
+RANDOM_OBSERVATIONS, REAL_STEPS, REAL_ENVS = 256, 32, 4
+
+
+@dataclass
+class Samples:
+    """A batch to check the file on: a flat observation, masks [B, M] or None, noise [B, K]."""
+
+    observation: Any
+    masks: np.ndarray | None
+    noise: np.ndarray
+
+    def arrays(self, agent: Algorithm, with_noise: bool) -> list[np.ndarray]:
+        """The inputs in the order of an exported policy: the observation's entries by name, the mask, the noise.
+
+        Entries have the environment's own numbers and shape, in the type that the agent stores them in.
+        """
+        flat = dict(named_leaves(self.observation))
+        leaves = sorted(agent.observing.leaves, key=lambda leaf: leaf.name)
+        arrays = [leaf.restore(flat[leaf.name]).astype(leaf.space.dtype) for leaf in leaves]
+        return arrays + ([] if self.masks is None else [self.masks]) + [self.noise] * with_noise
+
+    def __len__(self) -> int:
+        return len(self.noise)
+
+
+def random_samples(agent: Algorithm) -> Samples:
+    """Observations anywhere in their space, with masks that allow a random part of the actions."""
+    random = np.random.default_rng(0)
+    spaces = copy.deepcopy(agent.observation_space)
+    spaces.seed(0)
+    rows = [spaces.sample() for _ in range(RANDOM_OBSERVATIONS)]
+    if isinstance(spaces, gym.spaces.Dict):
+        observation: Any = {name: np.stack([row[name] for row in rows]) for name in spaces.spaces}
+    else:
+        observation = np.stack(rows)
+    masks = random_masks(agent, random, len(rows)) if agent.has_action_mask else None
+    return Samples(observation, masks, draw_noise(agent, len(rows)))
+
+
+def random_masks(agent: Algorithm, random: np.random.Generator, count: int) -> np.ndarray:
+    """[B, M] bool, with at least one action allowed for every choice."""
+    sizes = (
+        agent.distribution.sizes if isinstance(agent.distribution, MultiCategorical) else [agent.distribution.mask_size]
+    )
+    parts = []
+    for size in sizes:
+        part = random.random((count, size)) < 0.5
+        part[np.arange(count), random.integers(size, size=count)] = True
+        parts.append(part)
+    return np.concatenate(parts, 1)
+
+
+def draw_noise(agent: Algorithm, count: int) -> np.ndarray:
+    return agent.distribution.draw_noise((count,), torch.Generator().manual_seed(0)).numpy()
+
+
+def real_samples(agent: Algorithm) -> Samples | None:
+    """What the agent sees when it plays, or None where its environment cannot be made here."""
+    if isinstance(agent.source, gym.vector.VectorEnv):
+        return None  # the user's own, in which training may be under way
+    try:
+        env = evaluation_env(agent, REAL_ENVS, seed=None, levels="train")
+    except PhasegradError:
+        return None
+    observations, masks = [], []
+    try:
+        observation, mask = env.reset()
+        for _ in range(REAL_STEPS):
+            observations.append(observation)
+            masks.append(mask)
+            with torch.inference_mode():
+                tensors = tree_map(lambda leaf: torch.from_numpy(leaf).to(agent.device), observation)
+                params = agent.model.policy(tensors, None if mask is None else torch.from_numpy(mask).to(agent.device))
+                actions = agent.distribution.mode(params).cpu().numpy()
+            step = env.step(agent.adapter(actions))
+            observation, mask = step.observation, step.action_mask
+    finally:
+        release(agent, env)
+    joined = tree_map(lambda *leaves: np.concatenate(leaves), observations[0], *observations[1:])
+    joined_masks = None if masks[0] is None else np.concatenate([mask for mask in masks if mask is not None])
+    return Samples(joined, joined_masks, draw_noise(agent, REAL_STEPS * env.num_envs))
+
+
+def batches(random: Samples, real: Samples | None) -> Iterator[Samples]:
+    """All of them, and one alone, so that the batch size is seen to be free."""
+    yield random
+    yield Samples(
+        tree_map(lambda leaf: leaf[:1], random.observation),
+        None if random.masks is None else random.masks[:1],
+        random.noise[:1],
+    )
+    if real is not None:
+        yield real
+
+
+@torch.no_grad()
+def largest_difference(agent: Algorithm, found: dict[str, np.ndarray], batch: Samples, deterministic: bool) -> float:
+    """Between a file's outputs `found` by name and the agent's own on a batch; too large a one is refused."""
+    tensors = tree_map(lambda leaf: torch.from_numpy(leaf).to(agent.device), batch.observation)
+    masks = None if batch.masks is None else torch.from_numpy(batch.masks).to(agent.device)
+    given = agent.observing.restore(batch.observation)  # as a caller has it
+    params, noise = agent.model.policy(tensors, masks), torch.from_numpy(batch.noise).to(agent.device)
+    if deterministic:
+        wanted, _ = agent.predict(given, mask=batch.masks)
+        taken = agent.distribution.mode(params)
+    else:
+        taken = agent.distribution.sample(params, noise)
+        wanted = _as_predicted(agent, taken)
+    same = np.ones(len(batch), bool)
+    if isinstance(agent.distribution, DiagonalGaussian):
+        differences = [_relative(found["action"], wanted)]
+    else:
+        # Rounding may decide between actions that are equally likely; any other disagreement is an error.
+        same = (found["action"] == wanted).reshape(len(batch), -1).all(1)
+        nearby = [_as_predicted(agent, option) for option in _options(agent, params, noise, deterministic)]
+        fine = np.logical_or.reduce([found["action"] == option for option in nearby])
+        differences = [0.0 if fine.all() else float("inf")]
+    if "log_prob" in found:
+        differences.append(
+            _relative(found["log_prob"][same], agent.distribution.log_prob(params, taken).cpu().numpy()[same])
+        )
+    if "value" in found:
+        # A value is the network's output times this deviation, and so is its rounding error.
+        scale = max(1.0, agent.reward_normalizer.std)
+        differences.append(_relative(found["value"], agent.value(given), scale))
+    worst = max(differences)
+    if not worst <= TOLERANCE:
+        raise RunError(f"The exported file disagrees with predict by {worst:.1e} (allowed {TOLERANCE:g}); not written.")
+    return worst
+
+
+def _options(agent: Algorithm, params: Tensor, noise: Tensor, deterministic: bool) -> list[Tensor]:
+    """The actions that a change of the parameters or the noise within the tolerance could give."""
+    distribution = agent.distribution
+    if not deterministic:
+        return [distribution.sample(params, noise + shift) for shift in (0.0, TOLERANCE, -TOLERANCE)]
+    options = [distribution.mode(params)]
+    ramp = torch.linspace(-TOLERANCE, TOLERANCE, params.shape[-1], device=params.device)
+    return options + [distribution.mode(params + shift) for shift in (ramp, -ramp, TOLERANCE, -TOLERANCE)]
+
+
+def _as_predicted(agent: Algorithm, actions: Tensor) -> np.ndarray:
+    own = envs.ActionAdapter(agent.original_action_space)
+    return own.to_environment(agent.adapter(actions.cpu().numpy()), len(actions))
+
+
+def _relative(found: np.ndarray, wanted: np.ndarray, unit: float = 1.0) -> float:
+    """The largest difference in units of `unit`, relative where numbers exceed it."""
+    if found.shape != wanted.shape:
+        return float("inf")
+    if found.size == 0:
+        return 0.0
+    found, wanted = found.astype(np.float64), wanted.astype(np.float64)
+    return float((np.abs(found - wanted) / np.maximum(unit, np.abs(wanted))).max())

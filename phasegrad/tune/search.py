@@ -1,0 +1,379 @@
+"""A search for good settings with Optuna: trials that can be stopped and continued, the best one as a preset file.
+
+Each trial is a short run in this process on one thread of torch, or in a task of a cluster (studies/trials.py). Nothing
+but these two modules knows about Optuna.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+import socket
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from phasegrad.algorithms import ALGORITHMS
+from phasegrad.algorithms.base import Algorithm
+from phasegrad.config import Config
+from phasegrad.errors import ConfigError, PhasegradError, RunError, nearest
+from phasegrad.machine.paths import as_path
+from phasegrad.models.encoders import is_image
+from phasegrad.presets import resolve_config
+from phasegrad.studies.cluster import Place, connect, parse_place
+from phasegrad.studies.trials import run_trials
+from phasegrad.tune.search_spaces import COMMON, SPACES, VECTORS
+
+JOURNAL, PRESET, TRIALS = "trials.log", "best.json", "trials.json"
+STUDY = "phasegrad"  # the name in the journal
+INTERRUPTED = "interrupted"  # the mark of a trial that was stopped from outside
+STAGES = 10  # a trial reports its return after each tenth, where it may be pruned
+EVALUATION_EPISODES = 10
+# Settings of a run, not of what is learned: no part of a preset.
+NOT_IN_PRESET = (
+    "env", "env_options", "total_steps", "seed", "preset", "device", "torch_threads", "run_dir", "eval_episodes",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """What a search found."""
+
+    preset: Path
+    algorithm: str
+    env: str
+    best_return: float
+    counts: dict[str, int]  # trials by how they ended: complete, pruned, failed
+
+    def describe(self) -> str:
+        """For the console: the result and what to do with it."""
+        counted = ", ".join(f"{count} {state}" for state, count in self.counts.items() if count)
+        return (
+            f"best return {self.best_return:,.2f} of {sum(self.counts.values())} trials ({counted})\n"
+            f"next: phasegrad train {self.algorithm} --env {self.env} --preset {self.preset}"
+        )
+
+
+def tune(
+    env: str,
+    *,
+    algorithm: str = "ppo",
+    trials: int = 20,
+    steps: int = 100_000,
+    folder: str | Path | None = None,
+    seed: int = 1,
+    env_options: Mapping[str, Any] | None = None,
+    report: Callable[[str], object] | None = None,
+    cluster: str | None = None,
+    jobs: int | None = None,
+    cpus_per_run: float | str | None = None,
+    gpus_per_run: float | str | None = None,
+) -> Tuning:
+    """Try settings until `folder` holds `trials` of them, and write the best as `folder`/best.json.
+
+    The first trial is the environment's preset. A trial is scored by the mean return of a deterministic evaluation
+    after `steps`, and stopped early where its return while learning is below the median of earlier trials. Calling
+    again with the same folder goes on.
+
+    With `cluster` ("ray", "ray://HOST:10001" or "ray:HOST:PORT") the trials are tasks of that cluster, as many at a time
+    as it has room for at `cpus_per_run` and `gpus_per_run`, and at most `jobs`.
+    """
+    optuna = require_optuna()
+    place = parse_place(cluster, cpus_per_run, gpus_per_run)
+    if jobs is not None and place is None:
+        raise ConfigError("--jobs needs --cluster: without one a search runs one trial after another.")
+    if algorithm not in SPACES:
+        raise ConfigError(
+            f"tune knows a search space for {' and '.join(SPACES)}, not {algorithm!r}.{nearest(algorithm, SPACES)}"
+        )
+    search = Search(optuna, env, algorithm, steps, folder, seed, dict(env_options or {}), report or _silent)
+    return search.run(trials, place, jobs)
+
+
+class Search:
+    """One call of `tune`."""
+
+    def __init__(
+        self,
+        optuna: Any,
+        env: str,
+        algorithm: str,
+        steps: int,
+        folder: str | Path | None,
+        seed: int,
+        env_options: dict[str, Any],
+        report: Callable[[str], object],
+    ) -> None:
+        self.optuna, self.env, self.algorithm, self.seed, self.report = optuna, env, algorithm, seed, report
+        self.interrupted: Callable[[], bool] = lambda: False  # asked after each iteration of a trial
+        most = max(COMMON["num_envs"].choices)
+        self.steps = max(most, steps - steps % most)  # reachable with any number of environments
+        self.fixed: dict[str, Any] = {"env": env, "env_options": env_options, "torch_threads": 1}
+        self.algorithm_class = ALGORITHMS[algorithm]
+        self.folder = as_path(folder or f"tuning/{env.replace('/', '-').replace(':', '-')}-{algorithm}")
+        self.require_own()
+        # Before any trial: a mistake in what all of them share is the user's to know at once.
+        agent = self.algorithm_class(**self.fixed, seed=seed)
+        agent.close()
+        images = any(is_image(part) for part in _parts(agent))
+        self.space = SPACES[algorithm] | ({} if images else VECTORS)
+        self.baseline = agent.config
+
+    def require_own(self) -> None:
+        """Refuse a folder whose files of a search's names no search wrote."""
+        taken = [name for name in (JOURNAL, PRESET, TRIALS) if (self.folder / name).exists()]
+        if taken and not is_journal(self.folder / JOURNAL):
+            raise RunError(f"{self.folder} holds a {taken[0]} that is no search's: choose another --dir.")
+
+    def run(self, trials: int, place: Place | None = None, jobs: int | None = None) -> Tuning:
+        study = self.open_study(trials)
+        missing = trials - len(ended_trials(study))
+        cluster = connect(place) if place is not None and missing > 0 else None
+        if cluster is not None:
+            with cluster:
+                self.report(cluster.describe())
+                run_trials(self, study, trials, cluster, jobs)
+        elif missing > 0:
+            study.optimize(self.objective, n_trials=missing, catch=(Exception,), callbacks=[self.after_trial])
+        complete = [trial for trial in study.trials if trial.state.name == "COMPLETE"]
+        if not complete:
+            errors = [trial.user_attrs["error"] for trial in study.trials if "error" in trial.user_attrs]
+            raise RunError(f"No trial was completed in {self.folder}: {errors[-1] if errors else 'all were pruned.'}")
+        self.write(study)
+        states = [trial.state.name for trial in ended_trials(study)]
+        counts = {
+            "complete": states.count("COMPLETE"),
+            "pruned": states.count("PRUNED"),
+            "failed": states.count("FAIL"),
+        }
+        return Tuning(self.folder / PRESET, self.algorithm, self.env, float(study.best_value), counts)
+
+    def open_study(self, trials: int) -> Any:
+        """The study of the folder, new or as it was left."""
+        optuna = self.optuna
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise RunError(f"The folder {self.folder} cannot be made: {error.strerror}.") from None
+        try:
+            study = optuna.create_study(
+                study_name=STUDY, storage=self.storage(), direction="maximize", load_if_exists=True
+            )
+        except (ValueError, KeyError, AssertionError) as error:
+            raise RunError(f"{self.folder / JOURNAL} is damaged ({error}): use another --dir.") from None
+        asked = {"env": self.env, "algorithm": self.algorithm, "steps": self.steps}
+        asked["env_options"] = self.fixed["env_options"]
+        for name, value in asked.items():
+            before = study.user_attrs.get(name, value)
+            if before != value:
+                raise ConfigError(
+                    f"{self.folder} holds a search with {name} {before}, not {value}: use another --dir for this one."
+                )
+            study.set_user_attr(name, value)
+        self.take_up_interrupted(study)
+        if not study.trials:
+            study.enqueue_trial(self.baseline_parameters())
+        # The seed moves on with the trials: a continued search must not draw its first settings again.
+        key = int(np.random.SeedSequence((self.seed, len(study.trials))).generate_state(1)[0])
+        startup = max(2, min(10, trials // 3))
+        study.sampler = optuna.samplers.TPESampler(seed=key, n_startup_trials=startup)
+        study.pruner = self.pruner(trials)
+        return study
+
+    def join_study(self, trials: int) -> Any:
+        """The study as a cluster's task sees it, which draws no settings."""
+        return self.optuna.load_study(
+            study_name=STUDY,
+            storage=self.storage(),
+            sampler=self.optuna.samplers.RandomSampler(),
+            pruner=self.pruner(trials),
+        )
+
+    def storage(self) -> Any:
+        backend = self.optuna.storages.journal.JournalFileBackend(str(self.folder / JOURNAL))
+        return self.optuna.storages.JournalStorage(backend)
+
+    def pruner(self, trials: int) -> Any:
+        return self.optuna.pruners.MedianPruner(n_startup_trials=max(2, min(5, trials // 4)), n_warmup_steps=2)
+
+    def take_up_interrupted(self, study: Any) -> None:
+        """Trials whose process is gone are closed, and their settings tried again."""
+        retried = {trial.user_attrs.get("retries") for trial in study.trials}
+        for trial in study.trials:
+            if trial.state.name == "RUNNING" and not _is_alive(trial.user_attrs.get("process", "")):
+                study._storage.set_trial_user_attr(trial._trial_id, INTERRUPTED, True)
+                study.tell(trial.number, state=self.optuna.trial.TrialState.FAIL)
+            elif INTERRUPTED not in trial.user_attrs:
+                continue
+            if trial.number not in retried:
+                study.enqueue_trial(trial.params, user_attrs={"retries": trial.number})
+
+    def baseline_parameters(self) -> dict[str, Any]:
+        """The preset's settings as far as the search space holds them."""
+        fields = dataclasses.asdict(self.baseline)
+        fields["discount_left"] = 1 - fields["gamma"]
+        if "hidden_sizes" in fields:
+            fields["hidden_sizes"] = ",".join(map(str, fields["hidden_sizes"]))
+        return {name: fields[name] for name, values in self.space.items() if values.holds(fields.get(name))}
+
+    def objective(self, trial: Any) -> float:
+        return self.attempt(trial, self.draw(trial))
+
+    def draw(self, trial: Any) -> dict[str, Any]:
+        """The settings of a trial, which is this process's now."""
+        trial.set_user_attr("process", f"{socket.gethostname()}:{os.getpid()}")
+        return {name: values.suggest(trial, name) for name, values in self.space.items()}
+
+    def attempt(self, trial: Any, parameters: Mapping[str, Any]) -> float:
+        """What the settings score; how it went is on the trial's record."""
+        started = time.monotonic()
+        try:
+            return self.score(trial, self.as_fields(parameters))
+        except PhasegradError as error:
+            trial.set_user_attr("error", str(error))
+            raise
+        except KeyboardInterrupt:
+            trial.set_user_attr(INTERRUPTED, True)
+            raise
+        except self.optuna.TrialPruned:
+            raise
+        except Exception as error:  # a trial that breaks must not end the search; what broke is on record
+            trial.set_user_attr("error", f"{type(error).__name__}: {error}")
+            raise
+        finally:
+            trial.set_user_attr("seconds", time.monotonic() - started)
+
+    def as_fields(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
+        fields = dict(parameters)
+        fields["gamma"] = 1 - fields.pop("discount_left")
+        return fields
+
+    def score(self, trial: Any, fields: dict[str, Any]) -> float:
+        agent: Algorithm = self.algorithm_class(**self.fixed, **fields, seed=self.seed + trial.number)
+        trial.set_user_attr("preset", self.preset_of(agent.config))
+        reported = 0
+        pruned = False
+
+        def watch(row: dict[str, Any]) -> bool:
+            nonlocal reported, pruned
+            if self.interrupted():
+                raise KeyboardInterrupt
+            stage = STAGES * row["step"] // self.steps
+            if not math.isnan(row["return_mean"]):  # an episode has ended
+                for due in range(reported + 1, stage + 1):
+                    trial.report(row["return_mean"], due)
+                reported = max(reported, stage)
+                pruned = stage < STAGES and trial.should_prune()
+            return not pruned
+
+        try:
+            agent.learn(self.steps, callback=watch)
+            if pruned:
+                raise self.optuna.TrialPruned
+            return agent.evaluate(EVALUATION_EPISODES, seed=self.seed).return_mean
+        finally:
+            agent.close()
+
+    def preset_of(self, config: Config) -> dict[str, Any]:
+        """What distinguishes a config from the plain defaults: all that a preset file must say."""
+        plain = resolve_config(type(config), {"preset": "none"}).to_json()
+        fields = {
+            name: value
+            for name, value in config.to_json().items()
+            if name not in NOT_IN_PRESET and value != plain.get(name)
+        }
+        return {"algorithm": self.algorithm, **fields}
+
+    def after_trial(self, study: Any, trial: Any) -> None:
+        state = trial.state.name
+        if state == "COMPLETE":
+            self.write(study)
+            text = f"return {trial.value:,.2f}, best {study.best_value:,.2f}"
+        elif state == "PRUNED":
+            last = max(trial.intermediate_values, default=0)
+            text = (
+                f"stopped at {100 * last // STAGES}%, return {trial.intermediate_values.get(last, float('nan')):,.2f}"
+            )
+        else:
+            text = f"failed: {trial.user_attrs.get('error', 'unknown error')}"
+        seconds = trial.user_attrs.get("seconds", 0.0)
+        self.report(f"trial {trial.number + 1}: {text} ({seconds:.0f} s)")
+
+    def write(self, study: Any) -> None:
+        """The best trial as a preset file, and all trials as a table for other programs."""
+        _write_json(self.folder / PRESET, study.best_trial.user_attrs["preset"])
+        rows = [
+            {
+                "number": trial.number + 1,
+                "state": trial.state.name.lower(),
+                "return": trial.value,
+                "settings": self.as_fields(trial.params) if "discount_left" in trial.params else {},
+                "seconds": trial.user_attrs.get("seconds"),
+                "error": trial.user_attrs.get("error"),
+            }
+            for trial in ended_trials(study)
+        ]
+        _write_json(self.folder / TRIALS, rows)
+
+
+def is_journal(path: Path) -> bool:
+    """Whether this is the record of a search, or the place of one."""
+    try:
+        with open(path, "rb") as file:
+            entry = json.loads(file.readline(1 << 20) or b'{"op_code": 0}')
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(entry, dict) and "op_code" in entry
+
+
+def ended_trials(study: Any) -> list[Any]:
+    """Trials that count; one that was interrupted is tried again."""
+    return [t for t in study.trials if t.state.is_finished() and INTERRUPTED not in t.user_attrs]
+
+
+def _is_alive(owner: str) -> bool:
+    """Whether the process HOST:PID of a trial still runs; one on another machine is given the benefit of the doubt."""
+    host, _, pid = owner.rpartition(":")
+    if not pid.isdigit():
+        return False
+    if host != socket.gethostname():
+        return True
+    if int(pid) == os.getpid():
+        return False  # an earlier call in this process
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _parts(agent: Algorithm) -> list[Any]:
+    space = agent.observation_space
+    return list(getattr(space, "spaces", {"": space}).values())
+
+
+def _write_json(path: Path, data: Any) -> None:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary.write_text(json.dumps(data, indent=1) + "\n")
+    temporary.replace(path)
+
+
+def _silent(line: str) -> None: ...
+
+
+def require_optuna() -> Any:
+    try:
+        import optuna
+        import optuna.storages.journal
+    except ImportError as error:
+        raise RunError(f'Tuning needs Optuna ({error}): pip install "phasegrad[tune]".') from None
+    return optuna
