@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from phasegrad.errors import ConfigError, DamagedError, PhasegradError, RunError, nearest
 from phasegrad.machine.paths import as_path
@@ -179,7 +179,7 @@ def measure(task: Task, seconds: float, settings: Sequence[str] = ()) -> dict[st
 
 def environments_alone(agent: Algorithm, seconds: float) -> float:
     """Steps a second of the same environments with random actions and no agent."""
-    env = agent._make_env()
+    env = agent.experience.make()
     try:
         env.action_space.seed(1)
         actions = [_batch(env) for _ in range(16)]
@@ -223,8 +223,8 @@ def flops_a_step(agent: Algorithm) -> float:
     import torch
     from torch.utils.flop_counter import FlopCounterMode
 
-    model, config = agent.model, agent.config
-    space = agent.observation_space
+    model, config = agent.model, cast(Any, agent.config)
+    space = agent.agent.observation_space
     batch = torch.zeros((8, *space.shape), dtype=torch.uint8)  # type: ignore[misc]
 
     def cost(function: Any, learn: bool) -> float:

@@ -44,9 +44,11 @@ def setting(
     low: float | None = None,
     high: float | None = None,
     choices: tuple[str, ...] | None = None,
+    live: bool = False,
 ) -> Any:
-    """A documented field; `low` and `high` are the closed range of a valid value."""
-    return dataclasses.field(default=default, metadata={"help": help, "low": low, "high": high, "choices": choices})
+    """A documented field; `low` and `high` are the closed range of a valid value, a `live` one may change in training."""
+    metadata = {"help": help, "low": low, "high": high, "choices": choices, "live": live}
+    return dataclasses.field(default=default, metadata=metadata)
 
 
 @dataclass(kw_only=True)
@@ -172,45 +174,67 @@ class Config:
     )
     mean_tanh: bool = setting(False, "a final tanh on the mean of continuous actions")
 
-    _held: typing.ClassVar[bool]  # of each config, but no fields
+    _made: typing.ClassVar[bool]  # of each config, but no fields
+    _frozen: typing.ClassVar[bool]
     _derived: typing.ClassVar[dict[str, Any]]
 
     def __post_init__(self) -> None:
-        vars(self)["_held"] = False  # whether an agent was made by these settings
-        vars(self)["_derived"] = {}  # what follows from them, until one changes
+        vars(self).update(_made=False, _frozen=False, _derived={})
 
     def __setattr__(self, name: str, value: Any) -> None:
         """A setting that is changed once there is an agent is checked as one given at the start is."""
-        vars(self)["_derived"] = {}
-        if not vars(self).get("_held"):
+        if not vars(self).get("_made"):
+            vars(self)["_derived"] = {}
             return super().__setattr__(name, value)
-        value = coerce_fields(type(self), {name: value})[name]
+        checked = coerce_fields(type(self), {name: value})[name]
         before = getattr(self, name)
-        if name in FIXED_FIELDS and value != before:
+        if checked == before:
+            return None
+        if self._frozen:
+            if name in live_fields(type(self)):
+                raise ConfigError(
+                    f"{name} cannot be assigned once training has begun: agent.change({name}={short(value)}) changes it "
+                    "between two iterations, and the run remembers it."
+                )
             raise ConfigError(
-                f"{name} is {short(before)} and cannot become {short(value)} once the agent exists, which was made for it: "
-                f"make a new agent with that {name}."
+                f"{name} is {short(before)} and cannot become {short(checked)} once training has begun: make a new agent "
+                f"with that {name}. What may change is {', '.join(sorted(live_fields(type(self))))}."
             )
-        super().__setattr__(name, value)
+        if name in FIXED_FIELDS:
+            raise ConfigError(
+                f"{name} is {short(before)} and cannot become {short(checked)} once the agent exists, which was made for "
+                f"it: make a new agent with that {name}."
+            )
+        self.settle(**{name: checked})
+
+    def made_for_agent(self) -> None:
+        """An agent was made by these settings: what it was made for stays."""
+        vars(self)["_made"] = True
+
+    def freeze(self) -> None:
+        """Training has begun: no setting is assigned any more."""
+        vars(self).update(_made=True, _frozen=True)
+
+    @property
+    def is_frozen(self) -> bool:
+        """Whether training has begun."""
+        return self._frozen
+
+    def settle(self, **values: Any) -> None:
+        """Set valid values whether frozen or not: for what is decided as a run begins, and for what changes by plan."""
+        before = {name: getattr(self, name) for name in values}
+        vars(self).update(values, _derived={})
         try:
             self.validate()
         except ConfigError:
-            super().__setattr__(name, before)
+            vars(self).update(before, _derived={})
             raise
-
-    def hold(self) -> None:
-        """An agent was made by these settings: what it was made for stays."""
-        vars(self)["_held"] = True
 
     def weights(self) -> dict[str, float]:
         """The weights of a loss's terms, by the names of their settings."""
         if "weights" not in self._derived:
             self._derived["weights"] = {name: getattr(self, name) for name in WEIGHTS if hasattr(self, name)}
         return self._derived["weights"]
-
-    def weight(self, name: str, scalars: Mapping[str, float]) -> float:
-        """The weight of a term: as the program of its loss is given it, else as it stands here."""
-        return scalars[name] if name in scalars else getattr(self, name)
 
     def read_by_losses(self) -> tuple[Any, ...]:
         """The settings that a traced or compiled loss has fixed: where one of them changes it needs a new program."""
@@ -269,6 +293,11 @@ def require_dual(config: Config, reason: str) -> None:
     """Refuse an architecture in which policy and value share parameters."""
     if config.arch != "dual":
         raise ConfigError(f"arch must be dual for {algorithm_name(type(config))}, not {config.arch!r}: {reason}.")
+
+
+def live_fields(config_class: type[Config]) -> list[str]:
+    """The settings that may change while an agent trains."""
+    return [f.name for f in dataclasses.fields(config_class) if f.metadata.get("live")]
 
 
 def documented_fields(config_class: type[Config]) -> dict[str, dataclasses.Field[Any]]:

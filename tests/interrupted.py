@@ -13,7 +13,7 @@ import phasegrad as pg
 
 def resumed_to_the_same_bits(agent: Any, total: int, killed_at: int, env: Any = None) -> Any:
     """Train `agent` to the end and, from a copy of its run directory made at a step, another one, which must end alike."""
-    whole = Path(agent.run_dir)
+    whole = Path(agent.run.run_dir)
     killed = whole.with_name("killed")
 
     def copy(row: dict[str, Any]) -> None:

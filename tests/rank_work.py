@@ -21,9 +21,11 @@ from torch import Tensor
 import phasegrad as pg
 from phasegrad.algorithms import ALGORITHMS
 from phasegrad.algorithms.base import Algorithm
+from phasegrad.algorithms.estimates import explained_variance, normalized
 from phasegrad.algorithms.surrogate import epoch_of_minibatches, normalized_by_minibatch
 from phasegrad.compute.native.program import Group
 from phasegrad.data.minibatches import Batch, Minibatch, Minibatches
+from phasegrad.data.phase_buffer import AuxiliaryBatch, BufferedStates
 from phasegrad.data.reward_scaling import RewardNormalizer
 from phasegrad.data.storage import Rollout
 from phasegrad.distributed import joining as parallel
@@ -192,7 +194,7 @@ def random_rollout(agent: Algorithm, num_envs: int, dtype: torch.dtype = torch.f
     actions = torch.randint(2, (steps, num_envs), generator=generator)
     log_probs = agent.distribution.log_prob(params, actions) + 0.3 * normal()
     return Rollout(
-        observations=normal(4), actions=actions, policy_params=params, raw_rewards=normal(), rewards=normal(),
+        observations=normal(4), actions=actions, behaviour_params=params, raw_rewards=normal(), rewards=normal(),
         terminated=flags, truncated=flags, values=normal(), next_values=normal(), log_probs=log_probs,
         advantages=3 * normal() + 1, value_targets=normal(), masks=None,
     )  # fmt: skip
@@ -208,11 +210,13 @@ def losses(agent: Any) -> dict[str, tuple[Any, list[str], type[Minibatch]]]:
     groups = list(agent.flat.slices)
     if agent.name == "ppo":
         return {"ppo": (agent.loss, groups, Batch)}
-    found = {}
-    for policy, value in ((True, True), (True, False), (False, True)):
-        name, loss, trained = agent.policy_phase_loss(policy, value)
-        found[name] = (loss, trained, Batch)
-    return {**found, "auxiliary": (agent.auxiliary_phase_loss, groups, Minibatch)}
+    shared = agent.config.arch == "shared"
+    return {
+        "policy+value": (agent.policy_and_value_loss, groups, Batch),
+        "policy": (agent.policy_loss, groups if shared else ["policy"], Batch),
+        "value": (agent.value_loss, groups if shared else ["value"], Batch),
+        "auxiliary": (agent.auxiliary_loss, groups, AuxiliaryBatch),
+    }
 
 
 class Recorder:
@@ -249,27 +253,29 @@ def stepped_gradients(algorithm: str, fields: dict[str, Any], replay: bool, nati
         agent = make_agent(algorithm, **fields)
         ranks, config = agent.ranks, agent.config
         rollout = own_part(random_rollout(agent, config.num_envs, agent.flat.data.dtype), ranks)
-        found = {}
+        found, coefficients = {}, {**config.weights(), **SCALARS}
         for name, (loss, groups, kind) in losses(agent).items():
-            stepper = agent.steppers[0]
+            stepper = agent.computation.steppers[0]
             stepper.replay, stepper.native = replay or native, native
             recorders = {group: Recorder(agent.flat, agent.flat.slices[group]) for group in groups}
             stepper.optimizers = dict(recorders)
             minibatches: Any = epoch_of_minibatches(
                 rollout, config, agent.generator("minibatches"), agent.device, ranks
             )
-            if kind is Minibatch:
-                minibatches = Minibatches(rollout, minibatches.indices, agent.device, Minibatch)
+            if kind is AuxiliaryBatch:
+                states = BufferedStates(rollout.observations, None, rollout.value_targets, rollout.behaviour_params)
+                minibatches = Minibatches(states, minibatches.indices, agent.device, AuxiliaryBatch)
             if not native:
-                stepper.epoch(name, loss, minibatches, SCALARS, dict.fromkeys(groups, 1e-3))
+                stepper.epoch(name, loss, minibatches, coefficients, dict.fromkeys(groups, 1e-3))
             for index in minibatches.indices if native else ():
                 one = dataclasses.replace(minibatches, indices=[index])
-                stepper.epoch(name, loss, one, SCALARS, dict.fromkeys(groups, 1e-3))
+                stepper.epoch(name, loss, one, coefficients, dict.fromkeys(groups, 1e-3))
                 assert stepper.native
                 for recorder in recorders.values():
                     recorder.note_compiled()
             samples = [
-                (index % agent.own_envs + agent.first_env, index // agent.own_envs) for index in minibatches.indices
+                (index % agent.experience.num_envs + agent.experience.first_env, index // agent.experience.num_envs)
+                for index in minibatches.indices
             ]
             found[name] = {
                 "gradients": {group: [seen.numpy() for seen in recorder.seen] for group, recorder in recorders.items()},
@@ -300,10 +306,10 @@ def pooled_numbers() -> dict[str, Any]:
         "observation_moments": observations.state_dict()["moments_0"].numpy(),
         "reward_moments": rewards.moments.numpy(),
         "rewards": torch.stack(scaled).numpy(),
-        "advantages": agent.normalized(advantages).numpy(),
+        "advantages": normalized(advantages, ranks).numpy(),
         "advantages_by_minibatch": normalized_by_minibatch(advantages, indices, ranks).numpy(),
         "uneven": pooled_moments(moments_of(uneven), ranks).numpy(),
-        "explained_variance": agent.explained_variance(advantages, ranks.own(data["targets"], 1)),
+        "explained_variance": explained_variance(advantages, ranks.own(data["targets"], 1), ranks),
     }
     agent.close()
     return result

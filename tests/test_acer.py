@@ -391,7 +391,7 @@ def test_sampling_is_uniform_over_trajectories() -> None:
     agent = small_agent(replay_ratio=0.1)
     agent.learn(20 * 4)
     memory = agent.memory
-    memory.rooms()["raw_rewards"].copy_(torch.arange(40.0).reshape(10, 4, 1).expand(-1, -1, 5))  # its own number
+    memory.tensors()["raw_rewards"].copy_(torch.arange(40.0).reshape(10, 4, 1).expand(-1, -1, 5))  # its own number
     drawn = memory.sample(16_000, torch.Generator().manual_seed(1)).raw_rewards
     assert torch.equal(drawn, drawn[:1].expand_as(drawn)), "trajectories stay whole"
     counts = torch.bincount(drawn[0].long(), minlength=40)
@@ -409,7 +409,7 @@ def test_the_stated_bytes_are_what_is_taken(space: gym.Space, observation_bytes:
 
     memory = ReplayMemory(3, 20, 2, space, Categorical(5), has_mask=True)
     assert not memory.is_allocated
-    rooms = memory.rooms()
+    rooms = memory.tensors()
     assert sum(room.numel() * room.element_size() for room in rooms.values()) == memory.storage_bytes()
     of_a_step = observation_bytes + 8 + 4 * 5 + 4 + 2 + 5  # observation, action, mu, reward, flags, mask
     assert memory.storage_bytes() == 3 * 2 * (20 * of_a_step + observation_bytes + 5)
@@ -520,9 +520,9 @@ def test_images_train_in_micro_batches() -> None:
             return self.observation_space.sample(), 1.0, False, bool(self.np_random.random() < 0.1), {}
 
     agent = small_agent(Screen, num_envs=2, replay_capacity=80, replay_start=20, torch_threads=1)
-    agent.microbatch = agent.stepper.microbatch = 3  # of 10 samples
+    agent.computation.microbatch = agent.stepper.microbatch = 3  # of 10 samples
     agent.learn(60)
-    assert agent.memory.rooms()["observations"].dtype == torch.uint8
+    assert agent.memory.tensors()["observations"].dtype == torch.uint8
     assert all(tensor.isfinite().all() for tensor in agent.tensors().values())
 
 
@@ -614,7 +614,7 @@ def rows_without_times(folder: Path) -> list[dict[str, Any]]:
 
 
 def same_memory(first: ACER, second: ACER) -> bool:
-    mine, theirs = first.carried(), second.carried()
+    mine, theirs = first.carries.pieces(), second.carries.pieces()
     assert mine.keys() == theirs.keys()
     assert mine
     return all(torch.equal(tensor, theirs[n][name]) for n, piece in mine.items() for name, tensor in piece.items())
@@ -674,12 +674,12 @@ def test_a_saved_agent_carries_its_memory(tmp_path: Path) -> None:
 
 def test_a_memory_that_lacks_a_rollout_is_refused() -> None:
     agent = small_agent().learn(100)
-    pieces = agent.carried()
+    pieces = agent.carries.pieces()
     del pieces[2]
     with pytest.raises(DamagedError, match="rollout"):
-        small_agent().restore_carried({"added": 5}, pieces)
+        small_agent().memory.restore({"added": 5}, pieces)
     with pytest.raises(DamagedError, match="rollout"):
-        small_agent(replay_ratio=0.0).restore_carried({"added": 5}, agent.carried())
+        small_agent(replay_ratio=0.0).memory.restore({"added": 5}, agent.carries.pieces())
 
 
 # Learning

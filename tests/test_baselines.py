@@ -61,7 +61,7 @@ def random_batch(agent: Algorithm, size: int = 7, seed: int = 0) -> Batch:
     def normal(*shape: int) -> Tensor:
         return torch.randn(*shape, generator=generator)
 
-    observations = normal(size, *(agent.observation_space.shape or ()))
+    observations = normal(size, *(agent.agent.observation_space.shape or ()))
     with torch.no_grad():
         params = agent.model.policy(observations)
     if agent.distribution.noise_is_normal:
@@ -102,7 +102,7 @@ def test_one_update_of_a2c_with_adam_is_one_of_ppo() -> None:
 
 def test_advantages_of_a2c_are_n_step_returns() -> None:
     agent = tiny("a2c", gamma=0.9, updates_per_iteration=1).learn(20)
-    rollout = agent.storage().rollouts[0]
+    rollout = agent.experience.storage().rollouts[0]
     steps, envs = rollout.rewards.shape
     for n in range(envs):
         expected = rollout.next_values[-1, n].item()
@@ -133,7 +133,7 @@ def test_an_iteration_covers_many_updates_and_totals_are_exact() -> None:
 def test_updates_per_iteration_only_changes_the_noise_and_how_often_rates_are_read() -> None:
     agent = tiny("a2c")
     whole = agent.draw_noise(15)
-    agent.start_environments()
+    agent.experience.be_ready()
     parts = [rollout.num_steps for rollout in agent.rollouts(12)]
     assert parts == [5, 5, 2]
     assert agent.progress.step == 12 * 4
@@ -289,7 +289,7 @@ def test_no_accepted_step_leaves_the_trust_region(env: str, monkeypatch: pytest.
     def measure(rollout: Any, shuffle: Any) -> None:  # anew, from the networks as the policy step left them
         with torch.no_grad():
             params = agent.model.policy(rollout.observations.flatten(0, 1))
-        old = rollout.policy_params.flatten(0, 1)
+        old = rollout.behaviour_params.flatten(0, 1)
         if env == "CartPole-v1":
             kinds = [torch.distributions.Categorical(logits=p) for p in (old, params)]
         else:
@@ -382,7 +382,7 @@ def test_trpo_on_images_is_the_same_in_micro_batches() -> None:
     untrained = tiny("trpo", Pictures, **small).flat
     for microbatch in (1 << 30, 10):
         agent = tiny("trpo", Pictures, torch_threads=1, **small)
-        agent.microbatch = agent.stepper.microbatch = microbatch  # type: ignore[attr-defined]
+        agent.computation.microbatch = agent.stepper.microbatch = microbatch  # type: ignore[attr-defined]
         rows: list[dict[str, Any]] = []
         agent.learn(24, callback=rows.append)
         assert rows[0]["step_accepted"] == 1

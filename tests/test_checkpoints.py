@@ -60,13 +60,13 @@ def test_a_loaded_agent_acts_and_values_the_same_bit_for_bit(name: str, tmp_path
     loaded = pg.load(tmp_path / "agent")  # no environment given: acting needs none
     same_tensors(agent, loaded)
     same_progress(agent, loaded)
-    assert loaded.observation_space == agent.observation_space
-    assert loaded.action_space == agent.action_space
-    agent.observation_space.seed(0)
-    observations = [agent.observation_space.sample() for _ in range(20)]
+    assert loaded.agent.observation_space == agent.agent.observation_space
+    assert loaded.agent.action_space == agent.agent.action_space
+    agent.agent.observation_space.seed(0)
+    observations = [agent.agent.observation_space.sample() for _ in range(20)]
     batch = (
         {key: np.stack([o[key] for o in observations]) for key in observations[0]}
-        if isinstance(agent.observation_space, spaces.Dict)
+        if isinstance(agent.agent.observation_space, spaces.Dict)
         else np.stack(observations)
     )
     np.testing.assert_array_equal(agent.predict(batch)[0], loaded.predict(batch)[0])

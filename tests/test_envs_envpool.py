@@ -138,7 +138,7 @@ def test_single_numbers_and_dicts_within_dicts_train(env_id: str, entry: str, sh
     agent.save(tmp_path / "agent")
     again = pg.load(tmp_path / "agent")
     observation, mask = _make(env_id, 2).reset()
-    given = agent.observing.restore(observation)
+    given = agent.agent.observing.restore(observation)
     np.testing.assert_array_equal(again.predict(given, mask=mask)[0], agent.predict(given, mask=mask)[0])
     np.testing.assert_array_equal(again.value(given), agent.value(given))
     again.learn(48)

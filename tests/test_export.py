@@ -80,7 +80,7 @@ def rows_of(agent: Any, count: int, seed: int) -> dict[str, np.ndarray]:
             return random.integers(0, 256, (count, *space.shape), np.uint8)
         return random.normal(0, 2, (count, *space.shape)).astype(np.float32)
 
-    parts = agent.observation_space
+    parts = agent.agent.observation_space
     if isinstance(parts, spaces.Dict):
         return {name: some(space) for name, space in parts.items()}
     return {"observation": some(parts)}
@@ -92,7 +92,7 @@ def expected_log_prob(agent: Any, observation: Any, mask: np.ndarray | None) -> 
     batch = tensors if tensors is not None else torch.from_numpy(observation)
     with torch.no_grad():
         params = agent.model.policy(batch, None if mask is None else torch.from_numpy(mask)).double().numpy()
-    space = agent.action_space
+    space = agent.agent.action_space
     if isinstance(space, spaces.Box):
         return -params[:, params.shape[1] // 2 :].sum(1) - params.shape[1] / 4 * math.log(2 * math.pi)
     if isinstance(space, spaces.MultiBinary):
@@ -125,11 +125,11 @@ def test_the_file_computes_what_the_agent_does(kind: str, tmp_path: Path) -> Non
         assert action.dtype == wanted.dtype
         assert action.shape == wanted.shape
         np.testing.assert_allclose(action, wanted, rtol=1e-5, atol=1e-5)
-        scale = max(1.0, agent.reward_normalizer.std)
+        scale = max(1.0, agent.agent.reward_normalizer.std)
         np.testing.assert_allclose(value, agent.value(observation), rtol=1e-5, atol=1e-5 * scale)
         np.testing.assert_allclose(log_prob, expected_log_prob(agent, observation, mask), rtol=1e-5, atol=1e-5)
         for row in action:
-            assert agent.original_action_space.contains(row if row.shape else row.item())
+            assert agent.agent.spaces.original_action.contains(row if row.shape else row.item())
         if mask is not None:
             assert mask[np.arange(count), action].all()
 

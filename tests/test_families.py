@@ -57,10 +57,10 @@ def test_ppg_trains(env: str, arch: str) -> None:
 @needs_procgen
 def test_procgen_frames_are_stored_once_as_bytes() -> None:
     agent = pg.PPG("procgen/coinrun", n_pi=3, aux_minibatches=2, **TINY)
-    whole = agent.storage().whole
+    whole = agent.experience.storage().whole
     assert whole.observations.dtype == torch.uint8
     assert whole.observations.shape == (3, 8, 4, 64, 64, 3)
-    assert agent.storage().rollouts[1].observations.data_ptr() == whole.observations[1].data_ptr()
+    assert agent.experience.storage().rollouts[1].observations.data_ptr() == whole.observations[1].data_ptr()
 
 
 @needs_procgen

@@ -300,12 +300,12 @@ def test_an_iteration_that_does_not_end_is_given_up(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(stopping, "GRACE_SECONDS", 0.2)
     agent = ppo(tmp_path / "run")
 
-    def slow(num_steps: int) -> dict[str, float]:
+    def slow() -> Iterator[dict[str, float]]:
         signal.raise_signal(signal.SIGTERM)
         time.sleep(30)
-        return {}
+        yield {}
 
-    agent.iterate = slow  # type: ignore[method-assign]
+    agent.iterations = slow  # type: ignore[method-assign]
     begun = time.monotonic()
     with pytest.raises(SystemExit) as stopped:
         agent.learn(512)
@@ -542,7 +542,7 @@ def test_a_misbehaving_environment_is_named_and_what_was_good_is_saved(
 )
 def test_a_misbehaving_worker_is_named_and_none_stays(kind: type[gym.Env], said: str, tmp_path: Path) -> None:
     agent = ppo(tmp_path / "run", env=kind, vectorization="async", num_envs=2, env_timeout=1, checkpoint_every=10_000)
-    workers = list(agent._env._source.processes)  # type: ignore[union-attr]
+    workers = list(agent.experience.env._source.processes)  # type: ignore[union-attr]
     with pytest.raises(EnvError, match=said) as error:
         agent.learn(512)
     assert "The last good checkpoint is that of step 64" in sentence(error.value)
@@ -553,7 +553,7 @@ def test_workers_do_not_outlive_a_killed_run(tmp_path: Path) -> None:
     code = (
         "import phasegrad as pg, misbehaving_envs as bad, time\n"
         "agent = pg.PPO(bad.Raising, vectorization='async', num_envs=2, preset='none')\n"
-        "print(*[p.pid for p in agent._env._source.processes], flush=True)\n"
+        "print(*[p.pid for p in agent.experience.env._source.processes], flush=True)\n"
         "time.sleep(60)\n"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}

@@ -19,8 +19,9 @@ import phasegrad as pg
 from phasegrad.algorithms.base import Algorithm
 from phasegrad.cli.main import main
 from phasegrad.errors import NonFiniteError, PhasegradWarning, RunError
+from phasegrad.runs.carried import take_up_carried
 from phasegrad.runs.checkpoint import saved_legs, write_checkpoint
-from phasegrad.runs.directory import RunDirectory, restore_carried
+from phasegrad.runs.directory import RunDirectory
 from phasegrad.runs.lock import Lock
 from phasegrad.runs.metrics import read_metrics
 
@@ -163,8 +164,8 @@ def test_a_kill_at_any_moment_leaves_the_old_save_or_the_new(
         new = pg.PPG("CartPole-v1", run_dir=tmp_path / "new", **PHASES).learn(
             512, callback=lambda row: row["step"] < 320
         )
-        assert old.carried()
-        assert new.carried()
+        assert old.carries.pieces()
+        assert new.carries.pieces()
     else:
         old, new = ppo().learn(64), ppo().learn(128)
 
@@ -191,9 +192,9 @@ def test_a_kill_at_any_moment_leaves_the_old_save_or_the_new(
         assert found.progress == wanted.progress
         seen.add(found.progress.step)
         if kind == "carrying":
-            restore_carried(found, None)
-            assert found.carried().keys() == wanted.carried().keys()
-            assert found.legs.actions
+            take_up_carried(found)
+            assert found.carries.pieces().keys() == wanted.carries.pieces().keys()
+            assert found.run.legs.actions
         assert (path / "notes.txt").read_text() == "mine"
         write(path, old)  # whatever was left behind is tidied up by the next
         assert sorted(tree(path)) == sorted(tree(begun))

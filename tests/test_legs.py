@@ -108,15 +108,15 @@ def test_a_run_resumed_anywhere_ends_alike_while_environments_are_made_anew(
             copies.append(shutil.copytree(tmp_path / "whole", tmp_path / f"copy-{row['step']}"))
 
     whole = make(algorithm, source, run_dir=tmp_path / "whole", **fields).learn(total, callback=copy)
-    assert whole.legs.numbers.min() >= 2, "the test is of several legs"
+    assert whole.run.legs.numbers.min() >= 2, "the test is of several legs"
     between = 0
     for path in copies:
         resumed = pg.load(path, env=None if source in ("envpool", "gymnasium") else SOURCES[source]()[0])
         assert resumed.progress.step < total
-        between += not resumed.legs.settled and len(set(resumed.legs.numbers.tolist())) > 1
+        between += not resumed.run.legs.settled and len(set(resumed.run.legs.numbers.tolist())) > 1
         resumed.learn(total)
         same(whole, resumed)
-        assert np.array_equal(whole.legs.starts, resumed.legs.starts)
+        assert np.array_equal(whole.run.legs.starts, resumed.run.legs.starts)
         resumed.close()
     assert between, "none was resumed while environments were being made anew"
 
@@ -142,25 +142,25 @@ def test_a_new_leg_cuts_no_episode(source: str) -> None:
                 renewed_at.append(sorted(step.renewed))
             return step
 
-    agent._env = Watched(agent._env)
+    agent.experience.env = Watched(agent.experience.env)
     agent.learn(1920)
-    assert agent.legs.numbers.min() >= 2
-    assert sum(len(at) for at in renewed_at) == agent.legs.numbers.sum()
+    assert agent.run.legs.numbers.min() >= 2
+    assert sum(len(at) for at in renewed_at) == agent.run.legs.numbers.sum()
     assert any(len(at) < 4 for at in renewed_at), "not all at the same step"
     # Every step belongs to an episode that ended or is under way.
-    assert sum(lengths) + agent._env._lengths.sum() == 1920
+    assert sum(lengths) + agent.experience.env._lengths.sum() == 1920
     agent.close()
 
 
 def test_no_leg_ends_before_several_of_the_longest_episodes_fit() -> None:
     agent = make("ppo", "factory", restart_every=1)
     begun: list[tuple[int, int]] = []
-    before = agent.legs.targets.copy()
+    before = agent.run.legs.targets.copy()
 
     def look(row: dict[str, Any]) -> None:
-        if (agent.legs.targets != before).any():
+        if (agent.run.legs.targets != before).any():
             begun.append((row["step"] // 4, agent.progress.longest_episode))
-            before[:] = agent.legs.targets
+            before[:] = agent.run.legs.targets
 
     agent.learn(3840, callback=look)
     assert len(begun) >= 2
@@ -178,9 +178,9 @@ class Endless(CountingEnv):
 def test_environments_whose_episodes_never_end_are_cut_in_the_end(tmp_path: Path) -> None:
     agent = pg.PPO(Endless, run_dir=tmp_path / "run", restart_every=64, checkpoint_every=64, **FIELDS | OWN["ppo"])
     agent.learn(960)
-    assert agent.legs.numbers.tolist() == [6] * 4, "after 4 x 16 steps each time"
-    assert agent.legs.starts.tolist() == [192] * 4
-    assert sum(map(len, agent.legs.actions)) == 240 - 192, "no more is kept than is played back"
+    assert agent.run.legs.numbers.tolist() == [6] * 4, "after 4 x 16 steps each time"
+    assert agent.run.legs.starts.tolist() == [192] * 4
+    assert sum(map(len, agent.run.legs.actions)) == 240 - 192, "no more is kept than is played back"
     resumed = pg.load(shutil.copytree(tmp_path / "run", tmp_path / "copy"), env=Endless).learn(1280)
     same(agent.learn(1280), resumed)
 
@@ -189,8 +189,8 @@ def test_a_vector_environment_that_cannot_be_taken_apart_restarts_as_a_whole() -
     source = HandMadeVector(4, "same", AutoresetMode.SAME_STEP)
     agent = pg.PPO(source, restart_every=64, **{**FIELDS, **OWN["ppo"], "normalize_observation": False})
     agent.learn(1920)
-    assert len(set(agent.legs.numbers.tolist())) == 1
-    assert agent.legs.starts.min() == agent.legs.starts.max() > 0
+    assert len(set(agent.run.legs.numbers.tolist())) == 1
+    assert agent.run.legs.starts.min() == agent.run.legs.starts.max() > 0
 
 
 @pytest.mark.parametrize(("env", "options"), [
@@ -279,8 +279,8 @@ def test_a_checkpoint_of_the_version_before_is_read(tmp_path: Path) -> None:
     (folder / "leg.safetensors").unlink()
     (folder / "state.json").write_text(json.dumps(state | {"format": 1}))
     agent = pg.load(tmp_path / "run")
-    assert agent.legs.numbers.tolist() == [2] * 4
-    assert agent.legs.starts.tolist() == [32] * 4
+    assert agent.run.legs.numbers.tolist() == [2] * 4
+    assert agent.run.legs.starts.tolist() == [32] * 4
     assert agent.progress.longest_episode == max(agent.progress.recent_lengths)
     assert agent.learn(256).progress.step == 256
 
@@ -307,7 +307,7 @@ def test_a_callback_that_raises_at_a_checkpoint_changes_nothing(tmp_path: Path) 
 
 def test_an_interrupted_rollout_is_taken_again_from_its_beginning() -> None:
     agent, count = make("ppo", "factory"), [0]
-    step = agent._env.step
+    step = agent.experience.env.step
 
     def interrupted(actions: Any) -> Any:
         count[0] += 1
@@ -315,7 +315,7 @@ def test_an_interrupted_rollout_is_taken_again_from_its_beginning() -> None:
             raise KeyboardInterrupt
         return step(actions)
 
-    agent._env.step = interrupted
+    agent.experience.env.step = interrupted
     with pytest.raises(KeyboardInterrupt):
         agent.learn(640)
     assert agent.progress.step == 256

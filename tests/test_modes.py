@@ -16,6 +16,7 @@ import phasegrad as pg
 from phasegrad.algorithms import ALGORITHMS
 from phasegrad.algorithms.base import Algorithm
 from phasegrad.compute import native
+from phasegrad.data.phase_buffer import BufferedStates
 from phasegrad.errors import PhasegradWarning
 from phasegrad.models.modes import TrainingMode
 
@@ -119,16 +120,16 @@ def test_a_policy_with_dropout_is_one_policy() -> None:
 def test_the_policy_kept_for_the_auxiliary_phase_is_the_one_that_acts() -> None:
     agent = made("ppg", dropout)
     kept: list[bool] = []
-    store = agent.store_policy
+    store = agent.buffer.store_policy
 
-    def watched(positions: Tensor) -> None:
-        store(positions)
-        whole = agent.storage().whole
+    def watched(*args: Any) -> BufferedStates:
+        states = store(*args)
         with torch.no_grad():
-            now = agent.model.policy(whole.observations.flatten(0, 2))
-        kept.append(torch.allclose(whole.policy_params.flatten(0, 2), now, atol=1e-6))
+            now = agent.model.policy(states.observations.flatten(0, 2))
+        kept.append(torch.allclose(states.old_params.flatten(0, 2), now, atol=1e-6))
+        return states
 
-    agent.store_policy = watched
+    agent.buffer.store_policy = watched
     quiet(agent, 128)
     assert kept == [True]
 

@@ -18,7 +18,6 @@ from torch import Tensor
 
 import phasegrad as pg
 from phasegrad.compute import native
-from phasegrad.compute.choosing import settle_computation
 from phasegrad.compute.native import Program, Unsupported, build
 from phasegrad.compute.native.emit import POINTWISE, SPECIAL
 from phasegrad.compute.tracing import operation_name, record
@@ -157,8 +156,8 @@ def test_compiled_and_plain_runs_agree(algorithm: str, space: str, options: dict
             agent = kind(lambda: IdentityEnv(SPACES[space]), compile=how, **SIZES, **options)
             agents[how] = agent.learn(640)
     for how, agent in agents.items():  # else one way would be compared with itself
-        assert agent.actor.compiled == (how == "on")
-        assert all(bool(stepper._programs) == (how == "on") for stepper in agent.steppers)
+        assert agent.computation.actor.compiled == (how == "on")
+        assert all(bool(stepper._programs) == (how == "on") for stepper in agent.computation.steppers)
     fast, plain = agents["on"].flat.data, agents["off"].flat.data
     assert float((fast - plain).norm() / plain.norm()) < 1e-5
     assert agents["on"].progress.recent_returns == pytest.approx(agents["off"].progress.recent_returns)
@@ -225,8 +224,8 @@ def test_a_compiled_run_resumes_to_the_bits_of_one_never_stopped(
     fields = {name: value for name, value in {**SIZES, **options}.items() if value is not None}
     agent = kind("CartPole-v1", compile="on", checkpoint_every=128, run_dir=tmp_path / "whole", **fields)
     resumed = resumed_to_the_same_bits(agent, 1280, 640)
-    assert agent.actor.runs_program
-    assert resumed.actor.runs_program
+    assert agent.computation.actor.runs_program
+    assert resumed.computation.actor.runs_program
 
 
 @needs_compiler
@@ -249,15 +248,15 @@ def test_a_network_that_is_not_known_still_trains() -> None:
 @needs_compiler
 def test_the_first_iteration_of_a_run_is_plain_and_the_next_is_not() -> None:
     agent = pg.PPO("CartPole-v1", compile="on", **SIZES).learn(64)
-    assert [bool(stepper._programs) for stepper in agent.steppers] == [False]
+    assert [bool(stepper._programs) for stepper in agent.computation.steppers] == [False]
     agent.learn(128)
-    assert [bool(stepper._programs) for stepper in agent.steppers] == [True]
+    assert [bool(stepper._programs) for stepper in agent.computation.steppers] == [True]
 
 
 def test_the_setting_is_made_definite(monkeypatch: pytest.MonkeyPatch) -> None:
     def settled(**fields: Any) -> str:
         agent = pg.PPO("CartPole-v1", **{**SIZES, **fields})
-        settle_computation(agent)
+        agent.computation.settle()
         return agent.config.compile
 
     assert settled(total_steps=1_000) == "off"

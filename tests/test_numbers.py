@@ -51,7 +51,7 @@ def test_a_reward_too_large_is_refused(name: Any, normalize: bool, reward: float
         NonFiniteError, match=r"reward of environment 0 is -?1e\+\d+ at step 8, too large to learn from"
     ):
         agent.learn(64)
-    assert torch.isfinite(agent.reward_normalizer.moments).all()
+    assert torch.isfinite(agent.agent.reward_normalizer.moments).all()
 
 
 def test_the_largest_reward_leaves_the_moments_finite() -> None:

@@ -140,7 +140,7 @@ def test_every_space_means_the_same_to_training_evaluation_predict_and_files(nam
 
     agent.close()
     Showing.made.clear()
-    agent.start_environments()
+    agent.experience.be_ready()
     for env in Showing.made:
         env.acted.clear()  # what was played back
     values = agent.collect(8).values
@@ -186,9 +186,9 @@ def test_an_agent_saved_before_there_was_an_original_space_still_loads(tmp_path:
     del state["original_observation_space"]
     path.write_text(json.dumps(state))
     again = pg.load(tmp_path / "agent")
-    flat = again.observation_space
-    assert flat == agent.observation_space
-    observation = agent.observing.observation(stacked([pairs[0][0]]))
+    flat = again.agent.observation_space
+    assert flat == agent.agent.observation_space
+    observation = agent.agent.observing.observation(stacked([pairs[0][0]]))
     assert again.predict(observation)[0].tolist() == [int(pairs[0][1])]
     nested = {"outer": (observation["outer.0"], {"in": observation["outer.1.in"], "pic": observation["outer.1.pic"]})}
     rest = {name: observation[name] for name in ("small", "grid")}
@@ -333,13 +333,13 @@ def test_an_environment_that_writes_into_its_actions_changes_nothing(space: gym.
     agent = pg.PPO(source, **{**SMALL, "action_bounds": "clip"})
     Showing.made.clear() if not vector else [env.acted.clear() for env in Showing.made]
     agent.close()
-    agent.start_environments()
+    agent.experience.be_ready()
     for env in Showing.made:
         env.acted.clear()
     rollout = agent.collect(8)
     taken = np.stack([[np.asarray(action) for _, action in env.acted] for env in Showing.made[-2:]], 1)
     own = pg.envs.ActionAdapter(space)
-    stored = np.stack([own.to_environment(agent.adapter(row), 2) for row in rollout.actions.numpy()])
+    stored = np.stack([own.to_environment(agent.agent.bounds(row), 2) for row in rollout.actions.numpy()])
     np.testing.assert_array_equal(stored, taken)
     assert np.any(stored), "all zeros would show nothing"
 
@@ -387,7 +387,7 @@ def test_integer_boxes_are_normalised_and_images_are_not(tmp_path: Path) -> None
     agent = trained(space, normalize_observation=True)
     assert agent.model.normalizer.names == ["counts", "ram"]
     assert agent.model.normalizer.mean_0.mean() > 100  # it has learnt from them
-    observation = agent.observing.observation(stacked([space.sample() for _ in range(64)]))
+    observation = agent.agent.observing.observation(stacked([space.sample() for _ in range(64)]))
     seen = agent.model.normalizer({name: torch.from_numpy(array) for name, array in observation.items()})
     assert seen["counts"].abs().max() < 3
     assert seen["eye"].dtype == torch.uint8

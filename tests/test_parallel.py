@@ -315,11 +315,11 @@ def test_carried_rollouts_are_written_whole_and_divided_again(team: work.Team, t
     team.run(work.train, "ppg", "CartPole-v1", 1280, str(path), 6, CARRYING)  # two iterations into the second phase
     agent = pg.load(path)
     assert isinstance(agent, pg.PPG)
-    from phasegrad.runs.directory import restore_carried
+    from phasegrad.runs.carried import take_up_carried
 
-    restore_carried(agent, None)
+    take_up_carried(agent)
     assert [steps for steps in agent.buffer.filled if steps] == [32, 32]
-    stored = agent.storage().rollouts[0]
+    stored = agent.experience.storage().rollouts[0]
     assert stored.observations.shape == (32, 4, 4)
     assert (stored.observations.abs().sum((0, 2)) > 0).all()  # of every environment
     resumed = team.run(work.resume, str(path))

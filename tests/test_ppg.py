@@ -17,7 +17,12 @@ from interrupted import resumed_to_the_same_bits
 from torch import Tensor
 
 import phasegrad as pg
-from phasegrad.data.minibatches import Batch, Minibatch
+from phasegrad.algorithms import ppg
+from phasegrad.algorithms.estimates import estimate_advantages
+from phasegrad.config import Config
+from phasegrad.data.minibatches import Batch
+from phasegrad.data.phase_buffer import AuxiliaryBatch, BufferedStates
+from phasegrad.data.storage import Rollout
 
 ARCHITECTURES = ("dual", "detach", "shared")
 TINY = {"num_envs": 2, "num_steps": 8, "num_minibatches": 2, "n_pi": 2, "aux_minibatches": 3, "hidden_sizes": (5,)}
@@ -41,7 +46,7 @@ def random_batch(agent: pg.PPG, size: int = 7, seed: int = 0) -> Batch:
     def normal(*shape: int) -> Tensor:
         return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
-    observations = normal(size, *agent.observation_space.shape)
+    observations = normal(size, *agent.agent.observation_space.shape)
     with torch.no_grad():
         params = agent.model.policy(observations)
     old_params = params + 0.3 * normal(*params.shape)
@@ -53,7 +58,7 @@ def random_batch(agent: pg.PPG, size: int = 7, seed: int = 0) -> Batch:
         observations=observations,
         masks=None,
         value_targets=normal(size),
-        old_params=old_params,
+        behaviour_params=old_params,
         actions=actions,
         old_log_probs=agent.distribution.log_prob(old_params, actions),
         advantages=normal(size),
@@ -114,7 +119,7 @@ def policy_objective(w: dict[str, np.ndarray], b: Batch, objective: str, entropy
     advantages = b.advantages.numpy()
     per_sample = {
         "clip": np.minimum(ratio * advantages, np.clip(ratio, 0.8, 1.2) * advantages),
-        "kl": ratio * advantages - 0.7 * kl(b.old_params.numpy(), params, discrete),
+        "kl": ratio * advantages - 0.7 * kl(b.behaviour_params.numpy(), params, discrete),
     }[objective]
     return float(np.mean(per_sample) + entropy_coef * np.mean(entropy(params, discrete)))
 
@@ -165,7 +170,7 @@ def without(gradient: dict[str, np.ndarray], *prefixes: str) -> dict[str, np.nda
 def test_policy_phase_gradient(float64: None, arch: str, env: str, objective: str) -> None:
     agent = tiny_agent(arch, env, objective=objective, entropy_coef=0.03, value_coef=0.6, policy_gain=1.0)
     batch = random_batch(agent)
-    loss, _ = agent.policy_phase_loss(True, True)[1](batch, {"clip_range": 0.2, "kl_beta": 0.7})
+    loss, _ = agent.policy_and_value_loss(batch, {**agent.config.weights(), "clip_range": 0.2, "kl_beta": 0.7})
 
     def policy_part(w: dict[str, np.ndarray]) -> float:
         return -policy_objective(w, batch, objective, 0.03)
@@ -180,9 +185,9 @@ def test_policy_phase_gradient(float64: None, arch: str, env: str, objective: st
         wanted_value = without(wanted_value, "policy_encoder")
     assert_gradients(gradients(agent, loss), {n: wanted_policy[n] + wanted_value[n] for n in w})
 
-    policy_only, _ = agent.policy_phase_loss(True, False)[1](batch, {"clip_range": 0.2, "kl_beta": 0.7})
+    policy_only, _ = agent.policy_loss(batch, {**agent.config.weights(), "clip_range": 0.2, "kl_beta": 0.7})
     assert_gradients(gradients(agent, policy_only), wanted_policy)
-    value_only, _ = agent.policy_phase_loss(False, True)[1](batch, {"clip_range": 0.2, "kl_beta": 0.7})
+    value_only, _ = agent.value_loss(batch, agent.config.weights())
     assert_gradients(gradients(agent, value_only), wanted_value)
 
 
@@ -195,8 +200,8 @@ AUXILIARY_VARIANTS += [("dual", "returns", False), ("dual", "value_network", Tru
 def test_auxiliary_phase_gradient(float64: None, arch: str, env: str, target: str, value_loss: bool) -> None:
     agent = tiny_agent(arch, env, beta_clone=1.7, aux_target=target, aux_value_loss=value_loss, policy_gain=1.0)
     whole = random_batch(agent)
-    batch = Minibatch(whole.observations, None, whole.value_targets, whole.old_params)
-    loss, _ = agent.auxiliary_phase_loss(batch, {})
+    batch = AuxiliaryBatch(whole.observations, None, whole.value_targets, whole.behaviour_params)
+    loss, _ = agent.auxiliary_loss(batch, agent.config.weights())
     x, targets, old = (t.numpy() for t in (batch.observations, batch.value_targets, batch.old_params))
     w = weights(agent)
     held = forward(w, x, "value_encoder", "value_head")[:, 0] if arch == "dual" else None
@@ -228,8 +233,8 @@ def test_gradient_of_an_auxiliary_head_beside_the_value_head(
     how = {"aux_target": target, "aux_value_loss": value_loss}
     agent = tiny_agent(arch, env, beta_clone=1.7, policy_gain=1.0, aux_head=True, **how)
     whole = random_batch(agent)
-    batch = Minibatch(whole.observations, None, whole.value_targets, whole.old_params)
-    loss, _ = agent.auxiliary_phase_loss(batch, {})
+    batch = AuxiliaryBatch(whole.observations, None, whole.value_targets, whole.behaviour_params)
+    loss, _ = agent.auxiliary_loss(batch, agent.config.weights())
     x, targets, old = (t.numpy() for t in (batch.observations, batch.value_targets, batch.old_params))
     w = weights(agent)
     held = forward(w, x, "policy_encoder", "value_head")[:, 0] if target == "value_network" else targets
@@ -266,10 +271,10 @@ def test_hold_value_keeps_v_where_it_was(float64: None) -> None:
     batch = random_batch(agent)
     with torch.no_grad():
         batch.old_values = agent.model.value(batch.observations)
-    loss, _ = agent.policy_phase_loss(False, True)[1](batch, {})
+    loss, _ = agent.value_loss(batch, agent.config.weights())
     assert float(loss.detach()) == 0.0  # the error is to the old value, not to the target
     batch.old_values = batch.old_values + 2.0
-    loss, _ = agent.policy_phase_loss(False, True)[1](batch, {})
+    loss, _ = agent.value_loss(batch, agent.config.weights())
     assert float(loss.detach()) == pytest.approx(0.5 * 4.0)
 
 
@@ -336,32 +341,32 @@ def test_last_shorter_phase_still_gets_its_auxiliary_phase() -> None:
 def test_pi_old_is_stored_once_and_targets_are_the_rollouts(monkeypatch: pytest.MonkeyPatch) -> None:
     agent = tiny_agent("dual", n_pi=2, e_aux=3, aux_learning_rate=0.05)
     targets: list[Tensor] = []
-    original_estimate = agent.estimate_advantages
 
-    def estimate(segment: Any) -> None:
-        original_estimate(segment)
-        targets.append(segment.value_targets.clone())
+    def estimate(rollout: Rollout, config: Config) -> None:
+        estimate_advantages(rollout, config)
+        targets.append(rollout.value_targets.clone())
 
-    monkeypatch.setattr(agent, "estimate_advantages", estimate)
+    monkeypatch.setattr(ppg, "estimate_advantages", estimate)
     seen: list[tuple[Tensor, Tensor]] = []
     original_step = agent.auxiliary_stepper.step
 
     def step(*args: object) -> None:
-        whole = agent.storage().whole
-        seen.append((whole.policy_params.clone(), whole.value_targets.clone()))
+        assert agent.buffer._old_params is not None
+        seen.append((agent.buffer._old_params.clone(), agent.experience.storage().whole.value_targets.clone()))
         original_step(*args)
 
     monkeypatch.setattr(agent.auxiliary_stepper, "step", step)
     policies: list[Tensor] = []
-    original_store = agent.store_policy
+    original_store = agent.buffer.store_policy
 
-    def store(positions: Tensor) -> None:
-        original_store(positions)
+    def store(*args: Any) -> BufferedStates:
+        states = original_store(*args)
         with torch.no_grad():
-            observations = agent.storage().whole.observations
+            observations = agent.experience.storage().whole.observations
             policies.append(agent.model.policy(observations.flatten(0, 2)).reshape(2, 8, 2, 2))
+        return states
 
-    monkeypatch.setattr(agent, "store_policy", store)
+    monkeypatch.setattr(agent.buffer, "store_policy", store)
     agent.learn(32)
     assert len(policies) == 1
     assert len(seen) == 9
@@ -370,7 +375,7 @@ def test_pi_old_is_stored_once_and_targets_are_the_rollouts(monkeypatch: pytest.
         assert torch.equal(params, seen[0][0])  # and does not change while it is trained away from
         assert torch.equal(value_targets, torch.stack(targets))  # never bootstrapped anew
     with torch.no_grad():
-        now = agent.model.policy(agent.storage().whole.observations.flatten(0, 2)).reshape(2, 8, 2, 2)
+        now = agent.model.policy(agent.experience.storage().whole.observations.flatten(0, 2)).reshape(2, 8, 2, 2)
     assert not torch.allclose(now, policies[0])
 
 
@@ -428,7 +433,7 @@ def test_reloaded_schedule_counts_and_window() -> None:
     agent.learn(16 * 5, callback=rows.append)
     assert all("aux_clone_kl" in row for row in rows)
     assert float(agent.optimizers["auxiliary_policy"].steps) == 5 * 7
-    assert len(agent.storage().rollouts) == 3
+    assert len(agent.experience.storage().rollouts) == 3
 
 
 def test_reloaded_minibatches_come_from_the_window_only() -> None:
@@ -486,11 +491,11 @@ def test_interference_is_the_cosine_of_the_two_gradients_on_the_trunk(float64: N
     from phasegrad.algorithms.interference import interference
 
     agent = tiny_agent("shared", policy_gain=1.0)
-    batch, scalars = random_batch(agent), {"clip_range": 0.2, "kl_beta": 1.0}
+    batch, scalars = random_batch(agent), {**agent.config.weights(), "clip_range": 0.2, "kl_beta": 1.0}
     found = interference(agent.model, batch, agent.config, scalars)
     parts = []
-    for kinds in ((True, False), (False, True)):
-        loss, _ = agent.policy_phase_loss(*kinds)[1](batch, scalars)
+    for each in (agent.policy_loss, agent.value_loss):
+        loss, _ = each(batch, scalars)
         gradient = gradients(agent, loss)
         parts.append(np.concatenate([g.ravel() for n, g in gradient.items() if n.startswith("policy_encoder")]))
     lengths = [math.sqrt(float(part @ part)) for part in parts]

@@ -433,7 +433,7 @@ class TeleportEnv(gym.Env):
 @pytest.mark.parametrize("arch", ["dual", "shared"])
 def test_the_bootstrap_looks_at_the_final_observation_not_the_next_start(arch: str) -> None:
     agent = pg.PPO(TeleportEnv, **SMALL | {"arch": arch})
-    agent.start_environments()
+    agent.experience.be_ready()
     rollout = agent.collect(32)
     start, final = agent.value(np.array([[0.0], [1.0]], np.float32))
     assert abs(start - final) > 0.05, "the two must be told apart"
@@ -445,14 +445,14 @@ def test_the_bootstrap_looks_at_the_final_observation_not_the_next_start(arch: s
 def test_a_rollout_holds_what_the_environments_did() -> None:
     """Old parameters, log-probabilities and the values of following states, over a rollout with real episode ends."""
     agent = pg.PPO("CartPole-v1", **SMALL | {"num_steps": 64})
-    agent.start_environments()
+    agent.experience.be_ready()
     rollout = agent.collect(64)
     done = rollout.terminated | rollout.truncated
     assert done.any()
     with torch.no_grad():
         params = agent.model.policy(rollout.observations.flatten(0, 1)).reshape(64, 4, 2)
         values = agent.model.value(rollout.observations.flatten(0, 1)).reshape(64, 4)
-    torch.testing.assert_close(rollout.policy_params, params, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(rollout.behaviour_params, params, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(rollout.values, values, rtol=1e-4, atol=1e-5)
     expected = torch.distributions.Categorical(logits=params).log_prob(rollout.actions)
     torch.testing.assert_close(rollout.log_probs, expected, rtol=1e-4, atol=1e-5)
@@ -673,8 +673,8 @@ def test_each_leg_has_fresh_seeds(vector: bool) -> None:
     SeedNotingEnv.seeds.clear()
     source: Any = gym.vector.SyncVectorEnv([SeedNotingEnv] * 4) if vector else SeedNotingEnv
     agent = trained(source, restart_every=4 * 20)  # four episodes of five steps in each of four environments
-    assert len(set(SeedNotingEnv.seeds)) == 4 * (1 + agent.legs.numbers[0])
-    assert agent.legs.numbers[0] >= 2
+    assert len(set(SeedNotingEnv.seeds)) == 4 * (1 + agent.run.legs.numbers[0])
+    assert agent.run.legs.numbers[0] >= 2
 
 
 def test_a_vector_environment_learns_like_its_factory() -> None:
@@ -702,6 +702,6 @@ def test_every_epoch_and_on_request_every_step_is_logged(tmp_path: Path) -> None
     last = np.load(files[-1])
     assert last["reward"].shape == (16, 2)
     assert last["action"].shape == last["mean"].shape == last["std"].shape == (16, 2, 1)
-    assert np.array_equal(last["reward"], agent.storage().rollouts[0].raw_rewards.numpy())
+    assert np.array_equal(last["reward"], agent.experience.storage().rollouts[0].raw_rewards.numpy())
     noise = (last["action"] - last["mean"]) / last["std"]
     assert 0.5 < noise.std() < 1.5

@@ -76,7 +76,7 @@ def test_a_change_in_a_callback_is_heeded_by_every_way(
     _, plain = trained(name, fields, changes, "off")
     agent, found = trained(name, fields, changes, how)
     _, unchanged = trained(name, fields, {}, "off")
-    assert agent.steppers[0].replay, "nothing in these losses defies the tracing"
+    assert agent.computation.steppers[0].replay, "nothing in these losses defies the tracing"
     torch.testing.assert_close(found, plain, rtol=1e-3, atol=1e-5)
     assert (plain - unchanged).abs().max() > 1e-4, "the change matters"
 

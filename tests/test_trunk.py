@@ -243,7 +243,7 @@ def test_compiled_and_plain_runs_agree(kind: Any, options: dict[str, Any]) -> No
             start = agent.flat.data.clone()
             agent.learn(640)
         assert agent.config.compile == how
-        assert agent.actor.runs_program == (how == "on")
+        assert agent.computation.actor.runs_program == (how == "on")
         ends[how] = agent.flat.data
     assert float((ends["off"] - start).norm() / start.norm()) > 1e-3
     assert float((ends["on"] - ends["off"]).norm() / ends["off"].norm()) < 1e-5
@@ -277,12 +277,12 @@ def test_acting_behind_compiled_convolutions_is_acting(env: type[gym.Env], arch:
     stored = {}
     for how in ("on", "off"):
         agent = pg.PPO(env, compile=how, seed=5, arch=arch, policy_gain=1.0, learning_rate=1e-12, **SIZES).learn(128)
-        assert agent.actor.runs_program == (how == "on")
+        assert agent.computation.actor.runs_program == (how == "on")
         stored[how] = agent.rollout
     on, off = stored["on"], stored["off"]
     assert torch.equal(on.actions, off.actions)
-    assert len(off.actions.unique()) == off.policy_params.shape[-1]
-    for name in ("policy_params", "values", "log_probs"):
+    assert len(off.actions.unique()) == off.behaviour_params.shape[-1]
+    for name in ("behaviour_params", "values", "log_probs"):
         torch.testing.assert_close(getattr(on, name), getattr(off, name), rtol=1e-4, atol=1e-5)
     if off.masks is not None:
         assert not off.masks.all()
@@ -294,8 +294,8 @@ def test_a_compiled_run_resumes_to_the_bits_of_one_never_stopped(arch: str, tmp_
     options = {"arch": arch, "n_pi": 2, "aux_minibatches": 3, "checkpoint_every": 128, "seed": 2}
     agent = pg.PPG(Scenes, compile="on", run_dir=tmp_path / "whole", **SIZES, **options)
     resumed = resumed_to_the_same_bits(agent, 640, 320, Scenes)
-    assert agent.actor.runs_program
-    assert resumed.actor.runs_program
+    assert agent.computation.actor.runs_program
+    assert resumed.computation.actor.runs_program
 
 
 @needs_compiler
@@ -334,7 +334,7 @@ def test_the_parts_of_a_minibatch_share_one_tape(monkeypatch: pytest.MonkeyPatch
         return tape
 
     agent = pg.PPG(Pictures, compile="on", arch="detach", n_pi=2, aux_minibatches=1, **SIZES | {"num_minibatches": 1})
-    for stepper in agent.steppers:
+    for stepper in agent.computation.steppers:
         stepper.microbatch = 24
     monkeypatch.setattr(Trunk, "take_tape", take_tape)
     agent.learn(256)

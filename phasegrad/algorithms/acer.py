@@ -1,4 +1,4 @@
-"""Actor-Critic with Experience Replay (Wang et al. 2017), for discrete actions.
+"""Actor-Critic with Experience Replay (Wang et al. 2017), for discrete actions; its settings are in acer_settings.py.
 
 repeat
     run pi in N environments for k timesteps; learn from these trajectories, with mu = pi
@@ -20,7 +20,7 @@ to learn from trajectories x_0, a_0, r_0, mu(.|x_0), ..., x_k:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,64 +29,27 @@ import torch
 from torch import Tensor
 
 from phasegrad.advantages import retrace
+from phasegrad.agent import Spaces
+from phasegrad.algorithms.acer_settings import ACERConfig
 from phasegrad.algorithms.base import Algorithm
-from phasegrad.algorithms.surrogate import RMSPropConfig, learning_rates
+from phasegrad.algorithms.estimates import value_metrics
+from phasegrad.algorithms.surrogate import learning_rates
 from phasegrad.compute.optimizers import Optimizer
-from phasegrad.config import setting
 from phasegrad.data.minibatches import Minibatch, in_chunks
 from phasegrad.data.replay_memory import ReplayMemory, Trajectories, trajectories_of
-from phasegrad.errors import ConfigError, EnvError
+from phasegrad.errors import EnvError
 from phasegrad.losses import corrected_policy_gradient, kl_gradient, projected, value_loss
 from phasegrad.models import ActorQCritic, AveragePolicy
 from phasegrad.models.q_critic import expected_value
 from phasegrad.tree import tree_map
 
 
-@dataclass(kw_only=True)
-class ACERConfig(RMSPropConfig):
-    """Settings of ACER; the paper's symbols stand in brackets."""
-
-    num_envs: int = setting(16, "N: environments stepped together, and trajectories of a replay update", low=1)
-    num_steps: int = setting(20, "T: steps of each environment before each update [k]", low=1)
-    gae_lambda: float = setting(1.0, "lambda of Retrace's traces, 1 in the paper", low=0, high=1)
-    updates_per_iteration: int = setting(
-        8, "rollouts, each with its updates, between two lines of metrics; rates are read once for all of them", low=1
-    )
-    entropy_coef: float = setting(0.01, "weight of the entropy bonus", low=0)
-    q_coef: float = setting(0.5, "weight of the loss of Q, 1/2 (Qret - Q)^2", low=0)
-    max_grad_norm: float = setting(10.0, "longest gradient, of each network by itself; 0 for no clipping", low=0)
-    replay_ratio: float = setting(
-        4.0, "replay updates for each rollout, in the mean of a Poisson distribution [r]; 0 is on-policy", low=0
-    )
-    replay_capacity: int = setting(50_000, "environment steps that the replay memory holds", low=1)
-    replay_start: int = setting(10_000, "environment steps in the memory before the first replay update", low=0)
-    importance_clip: float = setting(
-        10.0, "where importance weights are truncated; what that cuts off is corrected [c]", low=1
-    )
-    trust_region: bool = setting(True, "keep each update near the average policy")
-    trust_region_delta: float = setting(1.0, "how far an update may go in its direction [delta]", low=0)
-    average_decay: float = setting(0.99, "how slowly the average policy follows [alpha]", low=0, high=1)
-
-    def validate(self) -> None:
-        super().validate()
-        if self.replay_ratio and self.replay_capacity < self.batch_size:
-            raise ConfigError(
-                f"replay_capacity {self.replay_capacity} is less than one rollout of num_envs x num_steps = "
-                f"{self.batch_size} steps: raise it, or set replay_ratio 0."
-            )
-        if self.replay_ratio and self.replay_start > self.replay_capacity:
-            raise ConfigError(
-                f"replay_start {self.replay_start} is more than replay_capacity {self.replay_capacity}: lower it."
-            )
-        if self.policy_gae_lambda is not None:
-            raise ConfigError("policy_gae_lambda has no meaning for acer, which has one target for both: leave it out.")
-
-
 @dataclass
 class ReplayBatch(Minibatch):
-    """Steps of trajectories with their Retrace targets (`value_targets`); `old_params` are the behaviour policy's."""
+    """Steps of trajectories with their Retrace targets (`value_targets`)."""
 
     actions: Tensor
+    behaviour_params: Tensor  # of the policy that acted
     average_params: Tensor
 
 
@@ -99,71 +62,27 @@ class ACER(Algorithm):
     smaller_storage = "lower replay_capacity, num_envs or num_steps"
     divides = False  # its replay memory belongs to one process
     config: ACERConfig
-    model: ActorQCritic
 
-    def _setup(
-        self,
-        original_observation_space: gym.Space,
-        action_space: gym.Space,
-        original_action_space: gym.Space,
-        has_mask: bool,
-    ) -> None:
-        if not isinstance(action_space, gym.spaces.Discrete):
-            raise EnvError(f"acer needs a Discrete action space, not {action_space}: use ppo, ppg, a2c or trpo.")
-        super()._setup(original_observation_space, action_space, original_action_space, has_mask)
-
-    def build_optimizers(self) -> dict[str, Optimizer]:
-        config = self.config
-        optimizers = config.optimizers(self.flat)
-        self.stepper = self.stepper_for(optimizers, config.max_grad_norm)
-        self.average = AveragePolicy(self.model, self.flat)
-        slots = config.replay_capacity // config.batch_size if config.replay_ratio else 0
-        space, masked = self.observation_space, self.has_action_mask
-        self.memory = ReplayMemory(slots, config.num_steps, config.num_envs, space, self.distribution, masked)
-        return optimizers
-
-    def storage_bytes(self) -> int:
-        return super().storage_bytes() + self.memory.storage_bytes()
-
-    def iteration_steps(self) -> int:
-        return self.config.num_steps * self.config.updates_per_iteration
-
-    def tensors(self) -> dict[str, Tensor]:
-        return super().tensors() | {"average.policy": self.average.parameters}
-
-    def carried(self) -> dict[int, dict[str, Tensor]]:
-        """The rollouts in the memory."""
-        return {number: self.memory.rollout_tensors(number) for number in self.memory.numbers()}
-
-    def carried_state(self) -> dict[str, Any]:
-        return {"added": self.memory.added}
-
-    def restore_carried(self, state: Mapping[str, Any], pieces: Mapping[int, Mapping[str, Tensor]]) -> None:
-        self.memory.restore(int(state["added"]), pieces)
-
-    def carried_bytes(self) -> int:
-        return self.memory.bytes_on_disk()
-
-    def iterate(self, num_steps: int) -> dict[str, float]:
+    def iterations(self) -> Iterator[dict[str, Any]]:
         config, memory = self.config, self.memory
-        rates = self.rates(learning_rates(config, self.remaining_fraction()))
-        chance = self.generator("replay")
-        values, targets, replayed = [], [], 0
-        for rollout in self.rollouts(num_steps):
-            assert self.collector is not None
-            trajectories = trajectories_of(rollout, self.collector)
-            values.append(rollout.values.flatten().clone())  # the next rollout takes their place
-            targets.append(self.learn_from(trajectories, rates, on_policy=True))
-            if config.replay_ratio and rollout.num_steps == config.num_steps:  # a shorter last one is not kept
-                memory.add(trajectories)
-            if memory.steps and memory.steps >= min(config.replay_start, memory.slots * config.batch_size):
-                for _ in range(int(torch.poisson(torch.tensor(config.replay_ratio), generator=chance))):
-                    self.learn_from(memory.sample(config.num_envs, chance), rates, on_policy=False)
-                    replayed += 1
-            self.model.normalizer.update(rollout.observations)  # last, so that a rollout and its update saw one scaling
-        metrics = self.value_metrics(torch.cat(values), torch.cat(targets)) | self.stepper.take_metrics()
-        metrics |= {"updates": len(values) + replayed, "replay_updates": replayed, "replay_steps": memory.steps}
-        return metrics | {"learning_rate": rates["policy"]}
+        while self.steps_left():
+            rates = learning_rates(config, self.remaining_fraction(), self.flat.slices)
+            chance = self.generator("replay")
+            values, targets, replayed = [], [], 0
+            for rollout in self.rollouts(config.updates_per_iteration):
+                assert self.experience.collector is not None
+                trajectories = trajectories_of(rollout, self.experience.collector)
+                values.append(rollout.values.flatten().clone())  # the next rollout takes their place
+                targets.append(self.learn_from(trajectories, rates, on_policy=True))
+                if config.replay_ratio and rollout.num_steps == config.num_steps:  # a shorter last one is not kept
+                    memory.add(trajectories)
+                if memory.steps and memory.steps >= min(config.replay_start, memory.slots * config.batch_size):
+                    for _ in range(int(torch.poisson(torch.tensor(config.replay_ratio), generator=chance))):
+                        self.learn_from(memory.sample(config.num_envs, chance), rates, on_policy=False)
+                        replayed += 1
+            metrics = value_metrics(torch.cat(values), torch.cat(targets), self.ranks) | self.stepper.take_metrics()
+            metrics |= {"updates": len(values) + replayed, "replay_updates": replayed, "replay_steps": memory.steps}
+            yield metrics | {"learning_rate": rates["policy"]}
 
     def learn_from(self, trajectories: Trajectories, rates: Mapping[str, float], on_policy: bool) -> Tensor:
         """One gradient step on trajectories of the current policy, or of those that filled the memory; the targets."""
@@ -171,7 +90,7 @@ class ACER(Algorithm):
             batch = self.batch_of(trajectories, on_policy)
             name, loss = ("on_policy", self.on_policy_loss) if on_policy else ("off_policy", self.off_policy_loss)
             usual = len(trajectories.actions) == self.config.num_steps
-            self.stepper.step(name, loss, batch, {}, rates, usual)
+            self.stepper.step(name, loss, batch, self.config.weights(), rates, usual)
             self.average.follow(self.config.average_decay)
             return batch.value_targets.cpu()
 
@@ -191,7 +110,7 @@ class ACER(Algorithm):
             )
             ratios = ratios.exp()
         targets = retrace(
-            self.reward_normalizer.scaled(trajectories.raw_rewards),
+            self.agent.reward_normalizer.scaled(trajectories.raw_rewards),
             q_values.gather(-1, taken).squeeze(-1),
             self.next_values(trajectories, expected_value(params, q_values)),
             ratios,
@@ -209,7 +128,7 @@ class ACER(Algorithm):
             observations=flat(trajectories.observations),
             masks=flat(trajectories.masks),
             value_targets=flat(targets),
-            old_params=flat(trajectories.behaviour_params),
+            behaviour_params=flat(trajectories.behaviour_params),
             actions=flat(trajectories.actions),
             average_params=flat(average_params),
         )
@@ -232,16 +151,18 @@ class ACER(Algorithm):
         params, q_values = in_chunks(both, (observations, masks), leading, self.device).chunk(2, -1)
         return params, q_values
 
-    def on_policy_loss(self, batch: ReplayBatch, scalars: Mapping[str, float]) -> tuple[Tensor, dict[str, Tensor]]:
+    def on_policy_loss(self, batch: ReplayBatch, coefficients: Mapping[str, float]) -> tuple[Tensor, dict[str, Tensor]]:
         """The loss where mu is pi itself, so that every importance weight is exactly 1."""
-        return self.loss(batch, None, scalars)
+        return self.loss(batch, None, coefficients)
 
-    def off_policy_loss(self, batch: ReplayBatch, scalars: Mapping[str, float]) -> tuple[Tensor, dict[str, Tensor]]:
-        loss, metrics = self.loss(batch, batch.old_params, scalars)
+    def off_policy_loss(
+        self, batch: ReplayBatch, coefficients: Mapping[str, float]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        loss, metrics = self.loss(batch, batch.behaviour_params, coefficients)
         return loss, {f"replay_{name}": metric for name, metric in metrics.items()}
 
     def loss(
-        self, batch: ReplayBatch, behaviour_params: Tensor | None, scalars: Mapping[str, float]
+        self, batch: ReplayBatch, behaviour_params: Tensor | None, coefficients: Mapping[str, float]
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """-z.pi + c_q 1/2 (Qret - Q(x, a))^2 over a batch, where z is g within the trust region and held fixed."""
         config, distribution = self.config, self.distribution
@@ -259,7 +180,7 @@ class ACER(Algorithm):
                 q_values.detach(),
                 batch.value_targets,
                 config.importance_clip,
-                config.weight("entropy_coef", scalars),
+                coefficients["entropy_coef"],
             )
             direction = kl_gradient(pi, average)
             beyond = (direction * gradient).sum(-1) > config.trust_region_delta
@@ -274,5 +195,27 @@ class ACER(Algorithm):
                 "trust_region_fraction": beyond.to(pi.dtype).mean(),
             }
         policy_loss = -(allowed * probabilities).sum(-1).mean()
-        loss = policy_loss + config.weight("q_coef", scalars) * q_loss
+        loss = policy_loss + coefficients["q_coef"] * q_loss
         return loss, metrics | {"policy_loss": policy_loss, "value_loss": q_loss}
+
+    # What stands behind the loop
+
+    def require_spaces(self, spaces: Spaces) -> None:
+        if not isinstance(spaces.action, gym.spaces.Discrete):
+            raise EnvError(f"acer needs a Discrete action space, not {spaces.action}: use ppo, ppg, a2c or trpo.")
+
+    def build_optimizers(self) -> dict[str, Optimizer]:
+        config, agent = self.config, self.agent
+        optimizers = config.optimizers(self.flat)
+        self.stepper = self.computation.stepper(optimizers, config.max_grad_norm)
+        self.average = AveragePolicy(self.model, self.flat)
+        slots = config.replay_capacity // config.batch_size if config.replay_ratio else 0
+        spaces = (agent.observation_space, self.distribution, agent.spaces.has_mask)
+        self.carries = self.memory = ReplayMemory(slots, config.num_steps, config.num_envs, *spaces)
+        return optimizers
+
+    def tensors(self) -> dict[str, Tensor]:
+        return super().tensors() | {"average.policy": self.average.parameters}
+
+    def storage_bytes(self) -> int:
+        return super().storage_bytes() + self.memory.storage_bytes()

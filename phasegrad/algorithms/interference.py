@@ -9,9 +9,10 @@ from collections.abc import Mapping
 
 import torch
 
-from phasegrad.algorithms.surrogate import SurrogateConfig, surrogate_loss
+from phasegrad.algorithms.settings import SurrogateConfig
+from phasegrad.algorithms.surrogate import surrogate_loss
 from phasegrad.data.minibatches import Batch
-from phasegrad.distributed.joining import ALONE, Ranks
+from phasegrad.distributed.ranks import ALONE, Ranks
 from phasegrad.losses import value_loss
 from phasegrad.models import ActorCritic
 
@@ -19,7 +20,7 @@ SAMPLES = 512  # one pass over these an iteration costs little beside the update
 
 
 def interference(
-    model: ActorCritic, batch: Batch, config: SurrogateConfig, scalars: Mapping[str, float], ranks: Ranks = ALONE
+    model: ActorCritic, batch: Batch, config: SurrogateConfig, coefficients: Mapping[str, float], ranks: Ranks = ALONE
 ) -> dict[str, float]:
     """Cosine and length ratio (value over policy) of the two losses' gradients on the trunk, weighted as in training.
 
@@ -27,9 +28,9 @@ def interference(
     """
     batch = next(batch.split(ranks.share(SAMPLES)))
     params, values = model.policy_and_auxiliary_value(batch.observations, batch.masks)
-    policy_loss, _ = surrogate_loss(model.distribution, params, batch, config, scalars)
+    policy_loss, _ = surrogate_loss(model.distribution, params, batch, config, coefficients)
     errors = value_loss(values, batch.value_targets, batch.old_values, config.value_clip or None)
-    errors = config.weight("value_coef", scalars) * errors
+    errors = coefficients["value_coef"] * errors
     trunk = list(model.policy_encoder.parameters())
     policy_gradient, value_gradient = (
         ranks.mean_(

@@ -15,8 +15,9 @@ from phasegrad.envs.spaces import flatten
 from phasegrad.errors import ConfigError, DamagedError, PhasegradError, PhasegradWarning, RunError
 from phasegrad.machine.paths import as_path
 from phasegrad.models import build_model
+from phasegrad.runs.carried import carried_by, carried_limit
 from phasegrad.runs.checkpoint import read_state, require_fit, restore, saved_spaces
-from phasegrad.runs.directory import RunDirectory, carried_by, carried_limit
+from phasegrad.runs.directory import RunDirectory
 from phasegrad.runs.files import checked_header, require_checksum
 from phasegrad.runs.reading import CONFIG
 from phasegrad.runs.replacing import STATE, TENSORS, current
@@ -50,11 +51,11 @@ def load(
         agent = _from_checkpoint(path, env, encoder, device)
     else:
         agent = _from_run(RunDirectory(path), env, encoder, device, checkpoint)
-        agent.run_dir, agent.takes_over = path, True
+        agent.run.run_dir, agent.run.takes_over = path, True
     if run_dir is not None and as_path(run_dir).resolve() != path.resolve():
-        agent.run_dir, agent.takes_over, agent.metrics_bytes = as_path(run_dir), False, 0
-    agent.overwrite = overwrite
-    agent.may_import = allow_import or env is not None
+        agent.run.run_dir, agent.run.takes_over, agent.run.metrics_bytes = as_path(run_dir), False, 0
+    agent.run.overwrite = overwrite
+    agent.agent.may_import = allow_import or env is not None
     return agent
 
 
@@ -64,8 +65,7 @@ def restart(path: str | Path, *, allow_import: bool = False) -> Algorithm:
     fields = directory.read_config()
     name = fields.pop("algorithm", None)
     fields.pop("versions", None)
-    if not isinstance(name, str) or name not in ALGORITHMS:
-        raise RunError(f"{directory.path / CONFIG} names an unknown algorithm {str(name)[:40]!r}.")
+    require_known(name, directory.path / CONFIG)
     config = _config(directory.path / CONFIG, ALGORITHMS[name].config_class, fields)
     if ":" in config.env and not allow_import:
         raise RunError(
@@ -73,8 +73,8 @@ def restart(path: str | Path, *, allow_import: bool = False) -> Algorithm:
             "where you trust it, allow that with --allow-import."
         )
     agent = ALGORITHMS[name](run_dir=path, **{**config.to_json(), "preset": "none"})  # every field is resolved already
-    agent.config.preset = config.preset
-    agent.takes_over = True
+    agent.config.settle(preset=config.preset)
+    agent.run.takes_over = True
     return agent
 
 
@@ -88,7 +88,7 @@ def _from_run(run: RunDirectory, env: Any, encoder: Any, device: str | None, ste
     _require_same_config(run, configured, agent, ignored={"device"} if device is not None else set())
     total = configured.get("total_steps")
     if isinstance(total, int) and total > agent.config.total_steps:
-        agent.config.total_steps = total  # it was raised after the checkpoint was written
+        agent.config.settle(total_steps=total)  # it was raised after the checkpoint was written
     return agent
 
 
@@ -99,7 +99,7 @@ def _latest_sound(run: RunDirectory, env: Any, encoder: Any, device: str | None)
         for folder in reversed(found):
             try:
                 agent = _from_checkpoint(folder, env, encoder, device, to_train)
-                agent.passed_over = [later.name for later in found[found.index(folder) + 1 :]]
+                agent.run.passed_over = [later.name for later in found[found.index(folder) + 1 :]]
                 return agent
             except DamagedError as error:
                 if not to_train and folder == found[0]:
@@ -111,7 +111,7 @@ def _latest_sound(run: RunDirectory, env: Any, encoder: Any, device: str | None)
 
 def _require_same_config(run: RunDirectory, configured: dict[str, Any], agent: Algorithm, ignored: set[str]) -> None:
     """Refuse a config.json that was changed after the run began: a run is a function of one config."""
-    mine = {"algorithm": agent.name, **agent.config.to_json()}
+    mine = {"algorithm": agent.name, **agent.run.as_begun(agent.config.to_json())}
     for name in sorted((mine.keys() & configured.keys()) - {"total_steps", "encoder"} - ignored):
         if mine[name] != configured[name]:
             raise RunError(
@@ -124,10 +124,10 @@ def _from_checkpoint(folder: Path, env: Any, encoder: Any, device: str | None, t
     state = read_state(folder)
     try:
         agent = _build(folder, state, env, encoder, device)
-        agent.carried_from = carried_by(state, folder)
-        agent.stands_on = (agent.progress.step, str(state.get("sha256")))
-        if to_train and agent.carried_from is not None:
-            agent.carried_from["store"].require_sound(agent.carried_from["files"], carried_limit(agent))
+        agent.run.carried_from = carried_by(state, folder)
+        agent.run.stands_on = (agent.progress.step, str(state.get("sha256")))
+        if to_train and agent.run.carried_from is not None:
+            agent.run.carried_from["store"].require_sound(agent.run.carried_from["files"], carried_limit(agent))
         return agent
     except PhasegradError:
         raise
@@ -136,8 +136,7 @@ def _from_checkpoint(folder: Path, env: Any, encoder: Any, device: str | None, t
 
 
 def _build(folder: Path, state: dict[str, Any], env: Any, encoder: Any, device: str | None) -> Algorithm:
-    if not isinstance(state.get("algorithm"), str) or state["algorithm"] not in ALGORITHMS:
-        raise RunError(f"{folder} holds an agent of unknown kind {str(state.get('algorithm'))[:40]!r}.")
+    require_known(state.get("algorithm"), folder)
     algorithm = ALGORITHMS[state["algorithm"]]
     fields = dict(state["config"])
     if encoder is not None:
@@ -156,16 +155,29 @@ def _build(folder: Path, state: dict[str, Any], env: Any, encoder: Any, device: 
     checked_header(file)
     if encoder is None:  # a network of the claimed size, without memory: the file must hold one like it
         with torch.device("meta"):
-            model = build_model(flatten(spaces[0]), spaces[1], config, algorithm.auxiliary_head, algorithm.model_class)
+            flat = flatten(spaces.observation)
+            model = build_model(flat, spaces.action, config, algorithm.auxiliary_head, algorithm.model_class)
         require_fit(file, {f"model.{name}": tensor for name, tensor in model.state_dict().items()}, "model.")
-    agent = algorithm.restore(config, *spaces)
-    if env is not None:
-        agent.source = env
+    agent = algorithm(env, config=config, spaces=spaces)
     restore(agent, folder, state)
+    if agent.progress.step:
+        agent.config.freeze()
     _compare_versions(folder, state)
     extra = state.get("extra", {})
-    agent.metrics_bytes, agent.seconds_before = int(extra.get("metrics_bytes", 0)), float(extra.get("seconds", 0.0))
+    agent.run.metrics_bytes, agent.run.seconds_before = (
+        int(extra.get("metrics_bytes", 0)),
+        float(extra.get("seconds", 0.0)),
+    )
     return agent
+
+
+def require_known(name: Any, where: Path) -> None:
+    """Refuse an algorithm that is not registered."""
+    if not isinstance(name, str) or name not in ALGORITHMS:
+        raise RunError(
+            f"{where} is of an unknown algorithm {str(name)[:40]!r}: where it is one of your own, import its module and "
+            "register it with phasegrad.register first."
+        )
 
 
 def _config(where: Path, config_class: type[Config], fields: dict[str, Any]) -> Config:

@@ -8,20 +8,21 @@ for iteration = 1, 2, ... do
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 
 from phasegrad.algorithms.base import Algorithm
+from phasegrad.algorithms.estimates import estimate_advantages, normalized
 from phasegrad.algorithms.interference import interference
+from phasegrad.algorithms.settings import SurrogateConfig, adams
 from phasegrad.algorithms.surrogate import (
-    SurrogateConfig,
-    current_scalars,
     epoch_of_minibatches,
     learning_rates,
     logged_rates,
+    scheduled_weights,
     surrogate_loss,
 )
 from phasegrad.compute.optimizers import Adam
@@ -36,7 +37,7 @@ class PPOConfig(SurrogateConfig):
 
     epochs: int = setting(10, "passes over each rollout [K]", low=1)
     kl_stop: float = setting(
-        0.0, "end the epochs of an update when one has moved the policy by this mean KL; 0 never", low=0
+        0.0, "end the epochs of an update when one has moved the policy by this mean KL; 0 never", low=0, live=True
     )
     recompute_advantages: bool = setting(False, "estimate advantages anew before each epoch")
 
@@ -49,46 +50,46 @@ class PPO(Algorithm):
     config: PPOConfig
 
     def build_optimizers(self) -> dict[str, Adam]:
-        config = self.config
-        optimizers = {group: Adam(self.flat, where, config.adam_eps) for group, where in self.flat.slices.items()}
-        self.stepper = self.stepper_for(optimizers, config.max_grad_norm)
-        self.scalars["kl_beta"] = config.kl_beta
+        optimizers = adams(self.flat, self.config.adam_eps)
+        self.stepper = self.computation.stepper(optimizers, self.config.max_grad_norm)
+        self.scalars["kl_beta"] = self.config.kl_beta
         return optimizers
 
-    def iterate(self, num_steps: int) -> dict[str, Any]:
-        config, left = self.config, self.remaining_fraction()
-        rates = self.rates(learning_rates(config, left))
-        scalars = current_scalars(config, self.scalars, left)
-        shuffle = self.generator("minibatches")
+    def iterations(self) -> Iterator[dict[str, Any]]:
+        config = self.config
+        while self.steps_left():
+            left, shuffle = self.remaining_fraction(), self.generator("minibatches")
+            rates = learning_rates(config, left, self.flat.slices)
+            scheduled = scheduled_weights(config, self.scalars, left)
+            coefficients = config.weights() | scheduled
+            with self.collected() as rollout:
+                estimate_advantages(rollout, config)
+                metrics = self.rollout_metrics(rollout)
+                with self.clock.section("update"):
+                    for epoch in range(config.epochs):
+                        if epoch and config.recompute_advantages:
+                            self.experience.revalue(rollout)
+                            estimate_advantages(rollout, config)
+                        if config.normalize_advantage == "batch":
+                            rollout.advantages.copy_(normalized(rollout.advantages, self.ranks))
+                        steps_before = self.stepper.count
+                        minibatches = epoch_of_minibatches(rollout, config, shuffle, self.device, self.ranks)
+                        if epoch == 0 and config.measure_interference:
+                            first = next(iter(minibatches))
+                            metrics |= interference(self.model, first, config, coefficients, self.ranks)
+                        self.stepper.epoch("ppo", self.loss, minibatches, coefficients, rates)
+                        if config.kl_stop and self.stepper.mean_since("kl", steps_before) > config.kl_stop:
+                            break
+                    kl = self.stepper.mean_since("kl", steps_before)  # of the last epoch: how far the update went
+                    if config.kl_target:
+                        kl_beta = adapted_kl_beta(scheduled["kl_beta"], self.mean_kl(rollout), config.kl_target)
+                        self.scalars["kl_beta"] = kl_beta
+            metrics |= self.stepper.take_epoch_means() | self.stepper.take_metrics()
+            yield metrics | {"kl": kl, "epochs": epoch + 1} | scheduled | logged_rates(rates)
 
-        rollout = self.collect(num_steps)
-        self.estimate_advantages(rollout)
-        metrics: dict[str, Any] = self.rollout_metrics(rollout)
-        with self.clock.section("update"):
-            for epoch in range(config.epochs):
-                if epoch and config.recompute_advantages:
-                    self.revalue(rollout)
-                    self.estimate_advantages(rollout)
-                if config.normalize_advantage == "batch":
-                    rollout.advantages.copy_(self.normalized(rollout.advantages))
-                steps_before = self.stepper.count
-                minibatches = epoch_of_minibatches(rollout, config, shuffle, self.device, self.ranks)
-                if epoch == 0 and config.measure_interference:
-                    metrics |= interference(self.model, next(iter(minibatches)), config, scalars, self.ranks)
-                self.stepper.epoch("ppo", self.loss, minibatches, scalars, rates)
-                if config.kl_stop and self.stepper.mean_since("kl", steps_before) > config.kl_stop:
-                    break
-            if config.kl_target:
-                self.scalars["kl_beta"] = adapted_kl_beta(scalars["kl_beta"], self.mean_kl(rollout), config.kl_target)
-            self.model.normalizer.update(rollout.observations)  # last, so that this iteration saw one scaling
-            kl = self.stepper.mean_since("kl", steps_before)  # of the last epoch: how far the update went
-            metrics |= self.stepper.take_epoch_means()
-            metrics |= self.stepper.take_metrics() | {"kl": kl, "epochs": epoch + 1}
-        return metrics | scalars | logged_rates(rates)
-
-    def loss(self, batch: Batch, scalars: Mapping[str, float]) -> tuple[Tensor, dict[str, Tensor]]:
+    def loss(self, batch: Batch, coefficients: Mapping[str, float]) -> tuple[Tensor, dict[str, Tensor]]:
         """-(L_policy + beta_S S[pi]) + c_v L_value over one minibatch."""
         params, values = self.model.policy_and_value(batch.observations, batch.masks)
-        policy_loss, metrics = surrogate_loss(self.distribution, params, batch, self.config, scalars)
+        policy_loss, metrics = surrogate_loss(self.distribution, params, batch, self.config, coefficients)
         errors = value_loss(values, batch.value_targets, batch.old_values, self.config.value_clip or None)
-        return policy_loss + self.config.weight("value_coef", scalars) * errors, metrics | {"value_loss": errors}
+        return policy_loss + coefficients["value_coef"] * errors, metrics | {"value_loss": errors}

@@ -11,13 +11,15 @@ for iteration = 1, 2, ... do
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from phasegrad.algorithms.base import Algorithm
+from phasegrad.algorithms.estimates import estimate_advantages, normalized
 from phasegrad.compute.natural_gradient import FisherProduct, conjugate_gradient
 from phasegrad.compute.optimizers import Adam
 from phasegrad.config import Config, require_dual, require_minibatches, setting
@@ -33,17 +35,17 @@ class TRPOConfig(Config):
 
     arch: str = setting("dual", "separate policy and value networks; no other")
     gae_lambda: float = setting(0.97, "lambda of generalised advantage estimation", low=0, high=1)
-    max_kl: float = setting(0.01, "mean KL that no update of the policy exceeds [delta]", low=0)
+    max_kl: float = setting(0.01, "mean KL that no update of the policy exceeds [delta]", low=0, live=True)
     cg_iterations: int = setting(10, "iterations of the conjugate gradient method", low=1)
     cg_damping: float = setting(0.1, "multiple of the identity that is added to the Fisher matrix", low=0)
     fisher_samples: int = setting(0, "samples of a rollout in the Fisher matrix, drawn at random; 0 for all", low=0)
     line_search_tries: int = setting(10, "step lengths to try before an update is given up", low=1)
     line_search_decay: float = setting(0.8, "each length as a share of the one before", low=0, high=1)
-    entropy_coef: float = setting(0.0, "weight of the entropy bonus in L", low=0)
+    entropy_coef: float = setting(0.0, "weight of the entropy bonus in L", low=0, live=True)
     normalize_advantage: str = setting(
         "batch", "standardise advantages over each rollout (batch), or none", choices=("batch", "none")
     )
-    critic_learning_rate: float = setting(1e-3, "Adam's step size on the value network", low=0)
+    critic_learning_rate: float = setting(1e-3, "Adam's step size on the value network", low=0, live=True)
     adam_eps: float = setting(1e-5, "Adam's epsilon", low=0)
     value_epochs: int = setting(5, "passes of the value regression over each rollout", low=0)
     num_minibatches: int = setting(32, "gradient steps of each such pass", low=1)
@@ -69,33 +71,33 @@ class TRPO(Algorithm):
     name = "trpo"
     config_class = TRPOConfig
     config: TRPOConfig
-    first_derivatives_only = False  # Fisher products differentiate the gradient of a KL
+    second_derivatives = True  # Fisher products differentiate the gradient of a KL
 
     def build_optimizers(self) -> dict[str, Adam]:
         value = Adam(self.flat, self.flat.slices["value"], self.config.adam_eps)
-        self.stepper = self.stepper_for({"value": value}, self.config.max_grad_norm)
+        self.stepper = self.computation.stepper({"value": value}, self.config.max_grad_norm)
         return {"value": value}
 
-    def iterate(self, num_steps: int) -> dict[str, float]:
-        config, shuffle = self.config, self.generator("minibatches")
-        rollout = self.collect(num_steps)
-        self.estimate_advantages(rollout)
-        metrics = self.rollout_metrics(rollout)
-        with self.clock.section("update"):
-            if config.normalize_advantage == "batch":
-                rollout.advantages.copy_(self.normalized(rollout.advantages))
-            metrics |= self.policy_step(rollout, shuffle)
-            self.value_regression(rollout, shuffle)
-            self.model.normalizer.update(rollout.observations)  # last, so that this iteration saw one scaling
-            metrics |= self.stepper.take_metrics()
-        return metrics | {"critic_learning_rate": config.critic_learning_rate}
+    def iterations(self) -> Iterator[dict[str, Any]]:
+        config = self.config
+        while self.steps_left():
+            shuffle = self.generator("minibatches")
+            with self.collected() as rollout:
+                estimate_advantages(rollout, config)
+                metrics = self.rollout_metrics(rollout)
+                with self.clock.section("update"):
+                    if config.normalize_advantage == "batch":
+                        rollout.advantages.copy_(normalized(rollout.advantages, self.ranks))
+                    metrics |= self.policy_step(rollout, shuffle)
+                    self.value_regression(rollout, shuffle)
+            yield metrics | self.stepper.take_metrics() | {"critic_learning_rate": config.critic_learning_rate}
 
     def policy_step(self, rollout: Rollout, shuffle: torch.Generator) -> dict[str, float]:
         """The longest step along the natural gradient that improves L within the trust region, or none."""
         config, where = self.config, self.flat.slices["policy"]
         batch = everything(rollout, self.device, Batch)
         usual = rollout.num_steps == config.num_steps
-        descent, described = self.stepper.gradient("policy", self.policy_loss, batch, {}, usual)
+        descent, described = self.stepper.gradient("policy", self.policy_loss, batch, config.weights(), usual)
         gradient = -self.ranks.mean_(descent[where])  # L is maximised
         if not torch.isfinite(gradient).all():
             raise NonFiniteError("The policy's gradient became NaN or infinite: training has diverged; lower max_kl.")
@@ -105,7 +107,7 @@ class TRPO(Algorithm):
             index = torch.randperm(len(batch), generator=shuffle)[:samples]
             sampled = gather(rollout, index, self.device, Batch)
         product = FisherProduct(
-            self.flat, where, self.kl_from_itself, sampled, config.cg_damping, self.microbatch, self.ranks
+            self.flat, where, self.kl_from_itself, sampled, config.cg_damping, self.computation.microbatch, self.ranks
         )
         direction, residual = conjugate_gradient(product, gradient, config.cg_iterations)
         curvature = direction @ product(direction)
@@ -134,22 +136,21 @@ class TRPO(Algorithm):
 
     def surrogate_and_kl(self, rollout: Rollout) -> tuple[float, float]:
         """L and E[KL[pi_old, pi]] over a rollout, of the policy as it now is."""
-        assert self.collector is not None
-        params = self.collector.policy(rollout)
+        params = self.experience.policy(rollout)
         log_prob = self.distribution.log_prob(params, rollout.actions)
         surrogate = policy_objective("cpi", log_prob, rollout.log_probs, rollout.advantages).mean()
         bonus = self.config.entropy_coef * self.distribution.entropy(params).mean()
-        kl = self.distribution.kl(rollout.policy_params, params).mean()
+        kl = self.distribution.kl(rollout.behaviour_params, params).mean()
         improvement, moved = self.ranks.mean(float(surrogate + bonus), float(kl))
         return improvement, moved
 
-    def policy_loss(self, batch: Batch, scalars: Mapping[str, float]) -> tuple[Tensor, dict[str, Tensor]]:
+    def policy_loss(self, batch: Batch, coefficients: Mapping[str, float]) -> tuple[Tensor, dict[str, Tensor]]:
         """-L over a batch."""
         params = self.model.policy(batch.observations, batch.masks)
         log_prob = self.distribution.log_prob(params, batch.actions)
         surrogate = policy_objective("cpi", log_prob, batch.old_log_probs, batch.advantages).mean()
         entropy = self.distribution.entropy(params).mean()
-        bonus = self.config.weight("entropy_coef", scalars) * entropy
+        bonus = coefficients["entropy_coef"] * entropy
         return -(surrogate + bonus), {"policy_loss": -surrogate, "entropy": entropy}
 
     def kl_from_itself(self, batch: Minibatch) -> Tensor:
@@ -159,14 +160,17 @@ class TRPO(Algorithm):
 
     def value_regression(self, rollout: Rollout, shuffle: torch.Generator) -> None:
         config = self.config
-        count = min(config.num_minibatches, rollout.num_steps * rollout.num_envs)
+        count, rates = (
+            min(config.num_minibatches, rollout.num_steps * rollout.num_envs),
+            {"value": config.critic_learning_rate},
+        )
         for _ in range(config.value_epochs):
             indices = minibatch_indices(rollout.num_steps, rollout.num_envs, count, False, shuffle)
             usual = rollout.num_steps == config.num_steps
             minibatches = Minibatches(rollout, indices, self.device, Minibatch, usual=usual)
-            self.stepper.epoch("value", self.value_errors, minibatches, {}, {"value": config.critic_learning_rate})
+            self.stepper.epoch("value", self.value_loss, minibatches, config.weights(), rates)
 
-    def value_errors(self, batch: Minibatch, _: Mapping[str, float]) -> tuple[Tensor, dict[str, Tensor]]:
+    def value_loss(self, batch: Minibatch, _: Mapping[str, float]) -> tuple[Tensor, dict[str, Tensor]]:
         """L_value over one minibatch."""
         errors = value_loss(self.model.value(batch.observations), batch.value_targets)
         return errors, {"value_loss": errors}

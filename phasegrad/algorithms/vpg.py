@@ -9,13 +9,16 @@ for k = 0, 1, 2, ... do
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
 from phasegrad.algorithms.base import Algorithm
-from phasegrad.algorithms.surrogate import PolicyGradientConfig, learning_rates
+from phasegrad.algorithms.estimates import estimate_advantages, normalized
+from phasegrad.algorithms.settings import PolicyGradientConfig, adams
+from phasegrad.algorithms.surrogate import learning_rates, logged_rates
 from phasegrad.compute.optimizers import Adam
 from phasegrad.config import require_dual, setting
 from phasegrad.data.minibatches import Batch, everything
@@ -29,7 +32,7 @@ class VPGConfig(PolicyGradientConfig):
     arch: str = setting("dual", "separate policy and value networks; no other")
     num_steps: int = setting(500, "T: steps of each environment in a rollout", low=1)
     gae_lambda: float = setting(0.97, "lambda of generalised advantage estimation", low=0, high=1)
-    critic_learning_rate: float = setting(1e-3, "Adam's step size on the value network", low=0)
+    critic_learning_rate: float = setting(1e-3, "Adam's step size on the value network", low=0, live=True)
     value_steps: int = setting(80, "steps on the value network after each step on the policy", low=0)
     max_grad_norm: float = setting(0.0, "longest gradient, of each network by itself; 0 for no clipping", low=0)
     normalize_advantage: str = setting(
@@ -49,40 +52,39 @@ class VPG(Algorithm):
     config: VPGConfig
 
     def build_optimizers(self) -> dict[str, Adam]:
-        config = self.config
-        optimizers = {group: Adam(self.flat, where, config.adam_eps) for group, where in self.flat.slices.items()}
-        self.stepper = self.stepper_for(optimizers, config.max_grad_norm)
+        optimizers = adams(self.flat, self.config.adam_eps)
+        self.stepper = self.computation.stepper(optimizers, self.config.max_grad_norm)
         return optimizers
 
-    def iterate(self, num_steps: int) -> dict[str, float]:
-        config = self.config
-        rates = self.rates(learning_rates(config, self.remaining_fraction()))
-        rollout = self.collect(num_steps)
-        self.estimate_advantages(rollout)
-        metrics = self.rollout_metrics(rollout)
-        with self.clock.section("update"):
-            batch = everything(rollout, self.device, Batch)
-            if config.normalize_advantage == "batch":
-                batch.advantages = self.normalized(batch.advantages)
-            usual = rollout.num_steps == config.num_steps
-            self.stepper.step("policy", self.policy_loss, batch, {}, {"policy": rates["policy"]}, usual)
-            for _ in range(config.value_steps):
-                self.stepper.step("value", self.value_errors, batch, {}, {"value": rates["value"]}, usual)
-            metrics |= {"kl": self.mean_kl(rollout)}
-            self.model.normalizer.update(rollout.observations)  # last, so that this iteration saw one scaling
-            metrics |= self.stepper.take_metrics()
-        return metrics | {"learning_rate": rates["policy"], "critic_learning_rate": rates["value"]}
+    def iterations(self) -> Iterator[dict[str, Any]]:
+        config, step = self.config, self.stepper.step
+        while self.steps_left():
+            rates = learning_rates(config, self.remaining_fraction(), self.flat.slices)
+            coefficients = config.weights()
+            with self.collected() as rollout:
+                estimate_advantages(rollout, config)
+                metrics = self.rollout_metrics(rollout)
+                with self.clock.section("update"):
+                    batch = everything(rollout, self.device, Batch)
+                    if config.normalize_advantage == "batch":
+                        batch.advantages = normalized(batch.advantages, self.ranks)
+                    usual = rollout.num_steps == config.num_steps
+                    step("policy", self.policy_loss, batch, coefficients, {"policy": rates["policy"]}, usual)
+                    for _ in range(config.value_steps):
+                        step("value", self.value_loss, batch, coefficients, {"value": rates["value"]}, usual)
+                    metrics |= {"kl": self.mean_kl(rollout)}
+            yield metrics | self.stepper.take_metrics() | logged_rates(rates)
 
-    def policy_loss(self, batch: Batch, scalars: Mapping[str, float]) -> tuple[Tensor, dict[str, Tensor]]:
+    def policy_loss(self, batch: Batch, coefficients: Mapping[str, float]) -> tuple[Tensor, dict[str, Tensor]]:
         """-(log pi(a|s) A + beta S[pi]) over a rollout."""
         params = self.model.policy(batch.observations, batch.masks)
         log_prob = self.distribution.log_prob(params, batch.actions)
         objective = policy_objective("pg", log_prob, batch.old_log_probs, batch.advantages).mean()
         entropy = self.distribution.entropy(params).mean()
-        bonus = self.config.weight("entropy_coef", scalars) * entropy
+        bonus = coefficients["entropy_coef"] * entropy
         return -(objective + bonus), {"policy_loss": -objective, "entropy": entropy}
 
-    def value_errors(self, batch: Batch, _: Mapping[str, float]) -> tuple[Tensor, dict[str, Tensor]]:
+    def value_loss(self, batch: Batch, _: Mapping[str, float]) -> tuple[Tensor, dict[str, Tensor]]:
         """L_value over a rollout."""
         errors = value_loss(self.model.value(batch.observations), batch.value_targets)
         return errors, {"value_loss": errors}

@@ -187,7 +187,7 @@ def run_video(options: argparse.Namespace) -> int:
         "max_steps": whole("max_steps", options.max_steps, 1),
     }
     agent = load(options.dir, checkpoint=chosen_checkpoint(options.checkpoint), allow_import=options.allow_import)
-    agent.run_dir = as_path(options.dir)
+    agent.run.run_dir = as_path(options.dir)
     path = options.out or default_path(agent, options.grid)
     video = record_video(
         agent, path, grid=options.grid, deterministic=not options.stochastic, levels=options.levels, **how

@@ -83,7 +83,7 @@ class Actor:
         return [params, self.model.distribution.sample(params, noise)]
 
     def _rooms(self, rollout: Rollout) -> list[Tensor]:
-        rooms = [rollout.policy_params, rollout.actions]
+        rooms = [rollout.behaviour_params, rollout.actions]
         return [*rooms, rollout.values] if self.acts_with_value else rooms
 
     def _begin_compiled(self, rollout: Rollout, noise: Tensor) -> bool:

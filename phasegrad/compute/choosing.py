@@ -1,80 +1,129 @@
-"""By which kernels an agent's networks are computed: compiled, traced or plain. Decided once a run, by its settings alone."""
+"""How an agent's networks are computed while it trains: compiled, traced or plain, decided once a run by its settings alone.
+
+`Computation` owns what that concerns: the flat parameters, the acting step, the gradient steps, training mode.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping
 
 import torch
 
 from phasegrad.compute import native
+from phasegrad.compute.acting import Actor
+from phasegrad.compute.optimizers import Optimizer
+from phasegrad.compute.stepping import Stepper
+from phasegrad.config import Config
+from phasegrad.distributed.ranks import Ranks
 from phasegrad.errors import PhasegradWarning
+from phasegrad.models import ActorCritic, FlatParameters
 from phasegrad.models.encoders import ImageEncoder
-
-if TYPE_CHECKING:
-    from phasegrad.algorithms.base import Algorithm
+from phasegrad.models.modes import TrainingMode
 
 WORTH_COMPILING = 20_000  # environment steps of a run: a shorter one is over before a second of compiling is repaid
-COMPUTATIONS = {"on": "compiled", "replay": "traced kernels", "off": "plain kernels"}  # for people
+DESCRIPTIONS = {"on": "compiled", "replay": "traced kernels", "off": "plain kernels"}
+SMALL_BATCH, ANY_BATCH = 256, 1 << 30  # samples that go through a network together: large observations fill the cache
+MOST_AT_ONCE = 1 << 16  # samples of a pass without gradients
 
 
-def settle_computation(agent: Algorithm) -> None:
-    """Make the setting `compile` definite: it decides the last bits of a run, so the run's config must say it."""
-    config, dense = agent.config, agent.flat.is_dense
-    without = "replay" if dense else "off"  # what goes on where nothing can be compiled
-    why = ""
-    if agent.device.type != "cpu" or not (dense or agent.first_derivatives_only):
-        config.compile = "off"
-    elif config.compile == "auto" and config.total_steps < WORTH_COMPILING:
-        config.compile, why = "off", f": compiling pays from {WORTH_COMPILING:,} steps on"
-    elif config.compile == "replay" or agent.flat.data.dtype != torch.float32:
-        config.compile = "off" if config.compile == "off" else without
-    elif config.compile != "off" and agent.ranks.any(native.compiler() is None):
-        if config.compile == "on":
-            warnings.warn(
-                "There is no C compiler here, so the run goes without compiled code and its last bits may differ: "
-                f"install gcc, or set compile {without}.",
-                PhasegradWarning,
-                stacklevel=4,
-            )
-        config.compile, why = without, ": no C compiler"
-    elif config.compile == "auto":
-        config.compile = "on"
-    agent.computation = COMPUTATIONS[config.compile] + why
-    choose_kernels(agent)
+class Computation:
+    """The networks of one agent in training.
 
-
-def choose_kernels(agent: Algorithm) -> None:
-    """What `compile` says, but for the first iteration of a run, which goes by plain kernels.
-
-    Tracing makes torch import its own compiler, for seconds in which nothing would be seen of the run.
+    `large` says that its observations are, `second_derivatives` that the algorithm needs them, which compiled
+    convolutions do not have; `seed` gives the seed of what a network draws in the present iteration.
     """
-    begun, dense = agent.progress.iteration > 0, agent.flat.is_dense
-    agent.actor.compiled = begun and agent.config.compile == "on"
-    for stepper in agent.steppers:
-        stepper.replay = begun and dense and agent.config.compile in ("on", "replay")
-        stepper.native = dense and agent.actor.compiled
 
+    def __init__(
+        self,
+        model: ActorCritic,
+        device: torch.device,
+        config: Config,
+        ranks: Ranks,
+        *,
+        large: bool,
+        second_derivatives: bool,
+        seed: Callable[[], int],
+    ) -> None:
+        self.model, self.device, self.config, self.ranks = model, device, config, ranks
+        self.large, self.second_derivatives = large, second_derivatives
+        self.microbatch = SMALL_BATCH if large else ANY_BATCH  # samples of a gradient that are computed together
+        self.chunk = min(self.microbatch, MOST_AT_ONCE)  # and without one
+        own_encoder = not isinstance(config.encoder, str)  # which may have dropout or batch norm; ours have neither
+        self.training_mode = TrainingMode(model, own_encoder, seed, ranks)
+        self.flat = FlatParameters(model.parameter_groups())
+        self.actor = Actor(model, device)
+        self.steppers: list[Stepper] = []
+        self.described = ""  # how the networks are computed, and why so
 
-@contextlib.contextmanager
-def compiled_encoders(agent: Algorithm) -> Iterator[None]:
-    """Convolutions as machine code, where `compile` says so, for as long as the context lasts."""
-    encoders = [module for module in agent.model.modules() if isinstance(module, ImageEncoder)]
-    if agent.config.compile == "on":
-        for encoder in encoders:
-            failure: Exception | None = None
-            try:
-                encoder.trunk = native.compile_trunk(encoder)
-            except Exception as error:  # a network that is not known here still trains
-                failure = error
-            if agent.ranks.any(failure is not None):  # all processes take the same way
+    def stepper(self, optimizers: Mapping[str, Optimizer], max_grad_norm: float) -> Stepper:
+        """Gradient steps with these optimisers."""
+        stepper = Stepper(
+            self.flat,
+            optimizers,
+            max_grad_norm,
+            self.microbatch,
+            ranks=self.ranks,
+            config=self.config,
+            mode=self.training_mode,
+        )
+        self.steppers.append(stepper)
+        return stepper
+
+    def settle(self) -> None:
+        """Make the setting `compile` definite: it decides the last bits of a run, so the run's config must say it."""
+        config, dense, wanted = self.config, self.flat.is_dense, self.config.compile
+        without = "replay" if dense else "off"  # what goes on where nothing can be compiled
+        chosen, why = wanted, ""
+        if self.device.type != "cpu" or not (dense or not self.second_derivatives):
+            chosen = "off"
+        elif wanted == "auto" and config.total_steps < WORTH_COMPILING:
+            chosen, why = "off", f": compiling pays from {WORTH_COMPILING:,} steps on"
+        elif wanted == "replay" or self.flat.data.dtype != torch.float32:
+            chosen = "off" if wanted == "off" else without
+        elif wanted != "off" and self.ranks.any(native.compiler() is None):
+            if wanted == "on":
+                warnings.warn(
+                    "There is no C compiler here, so the run goes without compiled code and its last bits may differ: "
+                    f"install gcc, or set compile {without}.",
+                    PhasegradWarning,
+                    stacklevel=4,
+                )
+            chosen, why = without, ": no C compiler"
+        elif wanted == "auto":
+            chosen = "on"
+        config.settle(compile=chosen)
+        self.described = DESCRIPTIONS[chosen] + why
+
+    def choose(self, begun: bool) -> None:
+        """Compute as `compile` says, but for the first iteration of a run, which is plain.
+
+        Tracing makes torch import its own compiler, for seconds in which nothing would be seen of the run.
+        """
+        dense = self.flat.is_dense
+        self.actor.compiled = begun and self.config.compile == "on"
+        for stepper in self.steppers:
+            stepper.replay = begun and dense and self.config.compile in ("on", "replay")
+            stepper.native = dense and self.actor.compiled
+
+    @contextlib.contextmanager
+    def compiled_encoders(self) -> Iterator[None]:
+        """Convolutions as machine code, where `compile` says so, for as long as the context lasts."""
+        encoders = [module for module in self.model.modules() if isinstance(module, ImageEncoder)]
+        if self.config.compile == "on":
+            for encoder in encoders:
+                failure: Exception | None = None
+                try:
+                    encoder.trunk = native.compile_trunk(encoder)
+                except Exception as error:  # a network that is not known here still trains
+                    failure = error
+                if self.ranks.any(failure is not None):  # all processes take the same way
+                    encoder.trunk = None
+                    reason = failure or "another process cannot compile them"
+                    warnings.warn(f"Convolutions run without compiled code: {reason}", PhasegradWarning, stacklevel=4)
+        try:
+            yield
+        finally:
+            for encoder in encoders:
                 encoder.trunk = None
-                reason = failure or "another process cannot compile them"
-                warnings.warn(f"Convolutions run without compiled code: {reason}", PhasegradWarning, stacklevel=4)
-    try:
-        yield
-    finally:
-        for encoder in encoders:
-            encoder.trunk = None

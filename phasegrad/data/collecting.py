@@ -6,14 +6,13 @@ Nothing here knows which algorithm will train on the data.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 import gymnasium as gym
 import numpy as np
 import torch
 from torch import Tensor
 
-from phasegrad.compute.acting import Actor
 from phasegrad.data.action_bounds import ActionBounds
 from phasegrad.data.minibatches import in_chunks
 from phasegrad.data.storage import Rollout
@@ -21,9 +20,26 @@ from phasegrad.envs.contract import Episode, Observation, VectorEnv
 from phasegrad.envs.spaces import CHOICES, describe_outside, outside_choices
 from phasegrad.errors import EnvError, NonFiniteError
 from phasegrad.machine.clock import Clock
+from phasegrad.models import ActorCritic
 from phasegrad.tree import named_leaves, tree_map
 
 LARGEST_REWARD = 1e18  # the square of a larger error is infinite in float32, and a larger one drowns all others
+
+
+class ActingStep(Protocol):
+    """What a policy makes of the observations of a step, written where the rollout keeps it."""
+
+    model: ActorCritic
+    device: torch.device
+
+    def begin(self, rollout: Rollout, noise: Tensor) -> None:
+        """Get ready to fill `rollout`, whose first observations are in place, from `noise` [T, N, K]."""
+
+    def act(self, t: int) -> None:
+        """Fill step `t`; the steps of a rollout come in order."""
+
+    def end(self) -> None:
+        """The rollout is full; the weights may change."""
 
 
 class Collector:
@@ -32,8 +48,8 @@ class Collector:
     def __init__(
         self,
         env: VectorEnv,
-        actor: Actor,
-        adapter: ActionBounds,
+        actor: ActingStep,
+        bounds: ActionBounds,
         clock: Clock,
         first_env: int = 0,
         all_envs: int = 0,
@@ -43,7 +59,7 @@ class Collector:
 
         `played`: what `env.play_back` takes, where they do not begin at their reset.
         """
-        self.env, self.actor, self.adapter, self.clock = env, actor, adapter, clock
+        self.env, self.actor, self.bounds, self.clock = env, actor, bounds, clock
         self.first_env, self.all_envs = first_env, all_envs or env.num_envs
         self.model, self.device = actor.model, actor.device
         # Entries whose numbers are choices: one that does not exist would look like nothing at all.
@@ -52,7 +68,6 @@ class Collector:
         self._choices = [(name, space) for name, space in entries.items() if isinstance(space, CHOICES)]
         self.observation, self.mask = env.reset() if played is None else env.play_back(*played)
         self._finals: list[tuple[int, np.ndarray, Observation]] = []  # (t, environments, final observations) where cut
-        self._valued = False  # whether the last rollout's values are in place already
         self.ended_at: list[int] = []  # the step t of each episode that finished in the last rollout
         self.renewed: list[tuple[int, list[int]]] = []  # (t, environments) made anew in the last rollout
 
@@ -70,13 +85,13 @@ class Collector:
         self.ended_at, self.renewed = [], []
         for t in range(rollout.num_steps):
             with self.clock.section("inference"):
-                tree_map(lambda room, leaf, t=t: _store(room, t, leaf), observation_arrays, self.observation)
+                tree_map(lambda stored, leaf, t=t: _store(stored, t, leaf), observation_arrays, self.observation)
                 if masks is not None:
                     masks[t] = self.mask
                 if t == 0:
                     actor.begin(rollout, noise)
                 actor.act(t)
-                env_actions = self.adapter(actions[t])
+                env_actions = self.bounds(actions[t])
             with self.clock.section("environment"):
                 try:
                     step = env.step(env_actions)
@@ -95,12 +110,14 @@ class Collector:
                 if step.renewed:
                     self.renewed.append((t, step.renewed))
             self.observation, self.mask = step.observation, step.action_mask
-        self._finals, self._valued = finals, False
+        self._finals = finals
         self._require_finite(rollout, first_step)
         with self.clock.section("inference"):
             actor.end()
-            rollout.log_probs.copy_(distribution.log_prob(rollout.policy_params, rollout.actions))
-            self.revalue(rollout)
+            rollout.log_probs.copy_(distribution.log_prob(rollout.behaviour_params, rollout.actions))
+            if self.model.value_is_separate:  # else acting has put the values in place
+                rollout.values.copy_(self.values(rollout.observations))
+            self._value_what_followed(rollout)
         return episodes
 
     @property
@@ -109,10 +126,11 @@ class Collector:
         return self._finals
 
     def revalue(self, rollout: Rollout) -> None:
-        """V of the rollout last collected, by the value function as it now is, and of what followed each step."""
-        if self.model.value_is_separate or self._valued:
-            rollout.values.copy_(self.values(rollout.observations))
-        self._valued = True
+        """The rollout last collected as the value function now sees it, and what followed each of its steps."""
+        rollout.values.copy_(self.values(rollout.observations))
+        self._value_what_followed(rollout)
+
+    def _value_what_followed(self, rollout: Rollout) -> None:
         rollout.next_values[:-1] = rollout.values[1:]
         followers = [self.observation, *(final for _, _, final in self._finals)]
         joined = tree_map(lambda *leaves: torch.from_numpy(np.concatenate(leaves)), *followers)
@@ -182,7 +200,7 @@ class Collector:
 
     def _policy_fault(self, rollout: Rollout, first_step: int) -> tuple[tuple[int, int], str] | None:
         """The first output of the policy, or action drawn from it, that is no number: when, and a sentence."""
-        outputs = {"output": rollout.policy_params, "action": rollout.actions}
+        outputs = {"output": rollout.behaviour_params, "action": rollout.actions}
         for what, values in outputs.items():
             if values.is_floating_point() and not torch.isfinite(values).all():
                 t, n = (~torch.isfinite(values)).nonzero()[0, :2].tolist()
@@ -207,5 +225,5 @@ def _sentence(what: str, env: int, when: str, value: float) -> str:
     )
 
 
-def _store(room: np.ndarray, t: int, leaf: np.ndarray) -> None:
-    room[t] = leaf
+def _store(stored: np.ndarray, t: int, leaf: np.ndarray) -> None:
+    stored[t] = leaf

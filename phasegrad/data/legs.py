@@ -85,11 +85,11 @@ class Legs:
         kept = self.kept()
         yield from () if kept is None else kept
 
-    def copy_last(self, room: Tensor) -> None:
-        """Put them at the end of `room` [T, N, ...]; what comes before stays as it is."""
+    def copy_last(self, target: Tensor) -> None:
+        """Put them at the end of `target` [T, N, ...]; what comes before stays as it is."""
         kept = self.kept()
         if kept is not None and len(kept):
-            room[-len(kept) :] = kept
+            target[-len(kept) :] = kept
 
 
 def stored_dtype(space: gym.Space, dtype: torch.dtype) -> torch.dtype:

@@ -14,18 +14,17 @@ from phasegrad.data.storage import Rollout
 from phasegrad.tree import named_leaves, tree_map
 
 MOST_GATHERED_BYTES = 1 << 25  # beyond this a copy of the whole rollout would cost memory worth speaking of
-STORED_AS = {"old_params": "policy_params", "old_log_probs": "log_probs", "old_values": "values"}
+STORED_AS = {"old_log_probs": "log_probs", "old_values": "values"}
 SomeBatch = TypeVar("SomeBatch", bound="Minibatch")
 
 
 @dataclass
 class Minibatch:
-    """Tensors [B, ...] on the device."""
+    """Tensors [B, ...] on the device: states, and what their values should be."""
 
     observations: Any
     masks: Tensor | None
     value_targets: Tensor
-    old_params: Tensor
 
     def __len__(self) -> int:
         return len(self.value_targets)
@@ -55,14 +54,15 @@ class Batch(Minibatch):
     """What a policy and value update needs of a rollout."""
 
     actions: Tensor
+    behaviour_params: Tensor  # of the policy that acted
     old_log_probs: Tensor
     advantages: Tensor
     old_values: Tensor
 
 
-def gather(rollout: Rollout, index: Tensor, device: torch.device, kind: type[SomeBatch]) -> SomeBatch:
+def gather(rollout: Any, index: Tensor, device: torch.device, kind: type[SomeBatch]) -> SomeBatch:
     """The samples at flat positions `index` [B] of a rollout [T, N, ...], or of a whole storage [count, T, N, ...]."""
-    last = rollout.terminated.dim() - 1
+    last = rollout.value_targets.dim() - 1
 
     def pick(tree: Any) -> Any:  # index_select copies whole rows, where indexing goes byte by byte
         if tree is None:
@@ -102,7 +102,7 @@ def gather_each(
 class Minibatches(Generic[SomeBatch]):
     """One pass over stored samples: the flat positions of each minibatch, and what is done to it before its loss."""
 
-    source: Rollout  # [T, N, ...], or a whole storage [count, T, N, ...]
+    source: Any  # what has the batch's tensors: a rollout [T, N, ...], or a buffer of them [count, T, N, ...]
     indices: Sequence[Tensor]
     device: torch.device
     kind: type[SomeBatch]
@@ -119,7 +119,7 @@ class Minibatches(Generic[SomeBatch]):
 
     def rows(self) -> tuple[list[Tensor], Callable[[Sequence[Tensor]], SomeBatch]]:
         """All stored samples as tensors [rows, ...] that share the storage, and how to make a batch of such rows."""
-        last = self.source.terminated.dim() - 1
+        last = self.source.value_targets.dim() - 1
 
         def flat(tree: Any) -> Any:
             return None if tree is None else tree_map(lambda leaf: leaf.flatten(0, last), tree)

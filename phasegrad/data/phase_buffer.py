@@ -1,21 +1,41 @@
-"""PPG's buffer: which of the storage's rollouts hold data, and in what minibatches the auxiliary phase sees them.
+"""PPG's buffer: which of the stored rollouts hold data, and in what minibatches the auxiliary phase sees them.
 
-The rollouts' observations and value targets are stored once, where they were collected; this only keeps positions.
+The rollouts' observations and value targets are stored once, where they were collected; this only keeps positions, and
+the policy pi_old that an auxiliary phase begins with.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from phasegrad.data.storage import Rollout
+from phasegrad.data.minibatches import Minibatch, gather
+from phasegrad.data.storage import Rollout, Storage, fill
 from phasegrad.errors import DamagedError
 from phasegrad.tree import named_leaves
 
 MOST_PROBED = 4096  # states that the explained variance before and after a phase is measured on
+
+
+@dataclass
+class AuxiliaryBatch(Minibatch):
+    """What an auxiliary update needs of the buffer."""
+
+    old_params: Tensor  # of pi_old, the policy at the beginning of the phase
+
+
+@dataclass
+class BufferedStates:
+    """The states in the buffer [kept, T, N, ...]; of a slot that is not full only the first steps count."""
+
+    observations: Any
+    masks: Tensor | None
+    value_targets: Tensor
+    old_params: Tensor  # of pi_old at those states that the phase trains on
 
 
 def buffered_tensors(rollout: Rollout) -> dict[str, Tensor]:
@@ -26,10 +46,20 @@ def buffered_tensors(rollout: Rollout) -> dict[str, Tensor]:
 
 
 class PhaseBuffer:
-    """A ring of the last `kept` rollouts; an auxiliary phase is due every `interval` of them."""
+    """A ring of the last `kept` rollouts of `storage`; an auxiliary phase is due every `interval` of them."""
 
-    def __init__(self, kept: int, interval: int, num_steps: int, num_envs: int) -> None:
+    def __init__(
+        self,
+        kept: int,
+        interval: int,
+        num_steps: int,
+        num_envs: int,
+        storage: Callable[[], Storage] | None = None,
+        most_bytes: int = 0,
+    ) -> None:
         self.kept, self.interval, self.num_steps, self.num_envs = kept, interval, num_steps, num_envs
+        self.most_bytes = most_bytes  # that the rollouts held can take on disk
+        self._storage = storage
         self.clear()
 
     def clear(self) -> None:
@@ -38,10 +68,17 @@ class PhaseBuffer:
         self.numbers = [-1] * self.kept  # the iteration each slot's rollout was collected in
         self.next_slot = 0
         self.since_phase = 0  # iterations
+        self._old_params: Tensor | None = None
 
-    def free_next_slot(self) -> None:
-        """The slot `next_slot` is about to be written over."""
+    @property
+    def storage(self) -> Storage:
+        assert self._storage is not None
+        return self._storage()
+
+    def free_next_slot(self) -> int:
+        """The slot that is written next, which holds nothing from now on."""
         self.filled[self.next_slot] = 0
+        return self.next_slot
 
     def add(self, num_steps: int, number: int = 0) -> None:
         """The slot `next_slot` now holds a rollout of `num_steps`, collected in the iteration `number`."""
@@ -51,6 +88,7 @@ class PhaseBuffer:
         self.since_phase += 1
 
     def phase_is_over(self) -> bool:
+        """Whether no policy phase is under way: its auxiliary phase is due, or has been."""
         return self.since_phase % self.interval == 0
 
     def is_full(self) -> bool:
@@ -62,12 +100,54 @@ class PhaseBuffer:
         if self.kept == self.interval:
             self.clear()
 
+    # What the auxiliary phase trains on
+
+    @torch.no_grad()
+    def store_policy(
+        self, policy: Callable[[Any, Tensor | None], Tensor], positions: Tensor, chunk: int, device: torch.device
+    ) -> BufferedStates:
+        """Compute pi_old(.|s) at flat `positions`, and give all states with it."""
+        whole = self.storage.whole
+        if self._old_params is None:
+            self._old_params = torch.zeros_like(whole.behaviour_params)
+        stored = self._old_params.flatten(0, 2)
+        for part in positions.split(chunk):
+            batch = gather(whole, part, device, Minibatch)
+            stored[part] = policy(batch.observations, batch.masks).cpu()
+        return BufferedStates(whole.observations, whole.masks, whole.value_targets, self._old_params)
+
+    @torch.no_grad()
+    def evaluated(
+        self, functions: Mapping[str, Callable[[Any], Tensor]], positions: Tensor, chunk: int, device: torch.device
+    ) -> tuple[dict[str, Tensor], Tensor]:
+        """What each of `functions` makes of the observations at flat `positions`, by name, and their value targets."""
+        found: dict[str, list[Tensor]] = {name: [] for name in functions}
+        targets = []
+        for part in positions.split(chunk):
+            batch = gather(self.storage.whole, part, device, Minibatch)
+            targets.append(batch.value_targets)
+            for name, function in functions.items():
+                found[name].append(function(batch.observations))
+        return {name: torch.cat(parts) for name, parts in found.items()}, torch.cat(targets)
+
+    # Checkpoints
+
+    def pieces(self) -> dict[int, dict[str, Tensor]]:
+        """The rollouts held, as an auxiliary phase needs them, by the iteration they were collected in."""
+        if not any(self.filled):
+            return {}
+        return {
+            number: buffered_tensors(rollout.first(steps))
+            for rollout, number, steps in zip(self.storage.rollouts, self.numbers, self.filled, strict=True)
+            if steps
+        }
+
     def state(self) -> dict[str, Any]:
         """Where everything lies, as plain data."""
         return {name: getattr(self, name) for name in ("filled", "numbers", "next_slot", "since_phase")}
 
-    def restore(self, state: Mapping[str, Any], numbers: Collection[int]) -> None:
-        """Take over what `state` gave, if it is a state that this buffer can be in and `numbers` are its rollouts."""
+    def restore(self, state: Mapping[str, Any], pieces: Mapping[int, Mapping[str, Tensor]]) -> None:
+        """Take over what `state` and `pieces` gave, if it is a state that this buffer can be in."""
         lists = [state.get("filled"), state.get("numbers")]
         values = [state.get("next_slot"), state.get("since_phase")]
         whole = all(isinstance(each, list) and len(each) == self.kept for each in lists)
@@ -78,11 +158,18 @@ class PhaseBuffer:
             or not all(type(value) is int for value in values)
             or not all(0 <= steps <= self.num_steps for steps in state["filled"])
             or not (0 <= state["next_slot"] < self.kept and 0 <= state["since_phase"] <= self.interval)
-            or {n for n, steps in zip(state["numbers"], state["filled"], strict=True) if steps} - set(numbers)
+            or {n for n, steps in zip(state["numbers"], state["filled"], strict=True) if steps} - pieces.keys()
         ):
             raise DamagedError("The saved state of the auxiliary phase's buffer is damaged.")
         self.filled, self.numbers = list(state["filled"]), list(state["numbers"])
         self.next_slot, self.since_phase = state["next_slot"], state["since_phase"]
+        for slot, steps in enumerate(self.filled):
+            if steps:
+                saved = pieces[self.numbers[slot]]
+                for name, target in buffered_tensors(self.storage.rollouts[slot].first(steps)).items():
+                    fill(target, saved.get(name), name)
+
+    # Minibatches
 
     def segment_positions(self) -> list[Tensor]:
         """Flat positions [steps] in the storage [kept, T, N] of each environment's segment of each rollout."""

@@ -22,7 +22,7 @@ from phasegrad.distributions import Distribution
 from phasegrad.errors import DamagedError
 from phasegrad.tree import named_leaves, tree_map
 
-HEADER_BYTES = 1 << 13  # names, shapes and places of the tensors of one rollout, with room to spare
+HEADER_BYTES = 1 << 13  # names, shapes and places of the tensors of one rollout, with bytes to spare
 OBSERVATIONS, NEXT, FINAL = "observations", "next_observations", "final_observations"
 
 
@@ -50,7 +50,7 @@ def trajectories_of(rollout: Rollout, collector: Collector) -> Trajectories:
     return Trajectories(
         observations=rollout.observations,
         actions=rollout.actions,
-        behaviour_params=rollout.policy_params,
+        behaviour_params=rollout.behaviour_params,
         raw_rewards=rollout.raw_rewards,
         terminated=rollout.terminated,
         truncated=rollout.truncated,
@@ -100,7 +100,7 @@ class ReplayMemory:
             shapes["next_masks"] = ((distribution.mask_size,), torch.bool)
         self._shapes = shapes
         self._names = list(spaces)
-        self._rooms: dict[str, Tensor] | None = None  # each [slots, N, T, ...]: a trajectory lies in one piece
+        self._tensors: dict[str, Tensor] | None = None  # each [slots, N, T, ...]: a trajectory lies in one piece
         self._finals: dict[int, dict[int, dict[str, Tensor]]] = {}  # by slot, then t * N + n: true last observations
 
     def storage_bytes(self) -> int:
@@ -110,7 +110,7 @@ class ReplayMemory:
 
     @property
     def is_allocated(self) -> bool:
-        return self._rooms is not None
+        return self._tensors is not None
 
     @property
     def steps(self) -> int:
@@ -121,14 +121,14 @@ class ReplayMemory:
         """The numbers of the rollouts held."""
         return range(max(0, self.added - self.slots), self.added)
 
-    def rooms(self) -> dict[str, Tensor]:
+    def tensors(self) -> dict[str, Tensor]:
         """The tensors [slots, N, T, ...], allocated when first needed."""
-        if self._rooms is None:
-            self._rooms = {
+        if self._tensors is None:
+            self._tensors = {
                 name: torch.zeros((self.slots, self.num_envs, *shape), dtype=dtype)
                 for name, (shape, dtype) in self._shapes.items()
             }
-        return self._rooms
+        return self._tensors
 
     def add(self, trajectories: Trajectories) -> int:
         """Keep a rollout of full length in place of the oldest; its number."""
@@ -153,7 +153,7 @@ class ReplayMemory:
     def rollout_tensors(self, number: int) -> dict[str, Tensor]:
         """All of the rollout `number`, by name, without copying what is large; `load_rollout` takes it back."""
         slot = number % self.slots
-        tensors = {name: room[slot] for name, room in self.rooms().items()}
+        tensors = {name: kept[slot] for name, kept in self.tensors().items()}
         finals = self._finals.get(slot, {})
         tensors["final_positions"] = torch.tensor(list(finals), dtype=torch.int64)
         for name in self._names:
@@ -177,22 +177,33 @@ class ReplayMemory:
                 f"Rollout {number} does not fit the replay memory: its final observations are elsewhere."
             )
         slot = number % self.slots
-        for name, room in self.rooms().items():
-            room[slot] = tensors[name]
+        for name, kept in self.tensors().items():
+            kept[slot] = tensors[name]
         finals = {name: tensors[_joined(FINAL, name)].clone() for name in self._names}
         self._finals[slot] = {p: {name: leaf[k] for name, leaf in finals.items()} for k, p in enumerate(positions)}
 
-    def restore(self, added: int, rollouts: Mapping[int, Mapping[str, Tensor]]) -> None:
-        """The memory as it was when `added` rollouts had been put into it, from all those it held, or more."""
-        self.added = added
-        missing = sorted(set(self.numbers()) - rollouts.keys())
+    # Checkpoints
+
+    def pieces(self) -> dict[int, dict[str, Tensor]]:
+        """The rollouts held, by their numbers."""
+        return {number: self.rollout_tensors(number) for number in self.numbers()}
+
+    def state(self) -> dict[str, Any]:
+        """What else says where they lie, as plain data."""
+        return {"added": self.added}
+
+    def restore(self, state: Mapping[str, Any], pieces: Mapping[int, Mapping[str, Tensor]]) -> None:
+        """The memory as it was when `state` was taken, from the rollouts that it held, or more."""
+        self.added = added = int(state["added"])
+        missing = sorted(set(self.numbers()) - pieces.keys())
         if missing or added < 0 or (added and not self.slots):
             self.added = 0
             raise DamagedError(f"The saved replay memory is damaged: rollout {missing[:1] or added} is not in it.")
         for number in self.numbers():
-            self.load_rollout(number, rollouts[number])
+            self.load_rollout(number, pieces[number])
 
-    def bytes_on_disk(self) -> int:
+    @property
+    def most_bytes(self) -> int:
         """The most that the held rollouts take in files.
 
         Beside the memory there is at most as much again of final observations, and of rollouts that have left it but
@@ -203,7 +214,7 @@ class ReplayMemory:
     def sample(self, count: int, generator: torch.Generator) -> Trajectories:
         """`count` trajectories drawn uniformly, with replacement, from those held, [T, count, ...]."""
         chosen = torch.randint(min(self.added, self.slots) * self.num_envs, (count,), generator=generator)
-        picked = {name: room.flatten(0, 1)[chosen] for name, room in self.rooms().items()}  # [count, T, ...]
+        picked = {name: kept.flatten(0, 1)[chosen] for name, kept in self.tensors().items()}  # [count, T, ...]
 
         def tree(kind: str, turned: bool) -> Any:
             leaves = {name: picked[_joined(kind, name)] for name in self._names}

@@ -1,6 +1,6 @@
-"""Room for rollouts: T steps of N environments, time-major [T, N, ...], allocated once.
+"""Storage of rollouts: T steps of N environments, time-major [T, N, ...], allocated once.
 
-It belongs to whoever allocates it: PPO uses one rollout's room again and again, PPG keeps many.
+It belongs to whoever allocates it: PPO uses one rollout's storage again and again, PPG keeps many.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from phasegrad.distributions import Distribution
+from phasegrad.errors import DamagedError
 from phasegrad.tree import tree_map
 
 FLOATS = ("rewards", "values", "next_values", "log_probs", "advantages", "value_targets")
@@ -21,21 +22,24 @@ FLOATS = ("rewards", "values", "next_values", "log_probs", "advantages", "value_
 
 @dataclass
 class Rollout:
-    """Storage of one rollout, each tensor [T, N, ...]."""
+    """T steps of N environments, each tensor [T, N, ...].
+
+    The collector fills all but `advantages` and `value_targets`, which an algorithm estimates from the rest.
+    """
 
     observations: Any
-    actions: Tensor
-    policy_params: Tensor  # the whole old distribution, [T, N, P]
+    masks: Tensor | None
+    actions: Tensor  # as sampled
+    behaviour_params: Tensor  # of the distribution that they were sampled from, [T, N, P]
+    log_probs: Tensor  # of the actions under it
     raw_rewards: Tensor  # as the environment gave them, float64
     rewards: Tensor  # as the agent learns from them
     terminated: Tensor
     truncated: Tensor
     values: Tensor
     next_values: Tensor  # of the observation that really followed
-    log_probs: Tensor
     advantages: Tensor
     value_targets: Tensor
-    masks: Tensor | None
 
     def first(self, steps: int) -> Rollout:
         """The same storage, only its first `steps` steps: for a shorter last rollout."""
@@ -66,25 +70,25 @@ class Storage:
         distribution: Distribution,
         has_mask: bool,
     ) -> None:
-        def room(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        def allocated(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
             return torch.zeros((count, num_steps, num_envs, *shape), dtype=dtype)
 
-        def observation_room(space: gym.Space) -> Tensor:
-            return room(tuple(space.shape or ()), stored_dtype(space))
+        def observations_of(space: gym.Space) -> Tensor:
+            return allocated(tuple(space.shape or ()), stored_dtype(space))
 
         if isinstance(observation_space, gym.spaces.Dict):
-            observations: Any = {name: observation_room(space) for name, space in observation_space.items()}
+            observations: Any = {name: observations_of(space) for name, space in observation_space.items()}
         else:
-            observations = observation_room(observation_space)
+            observations = observations_of(observation_space)
         self.whole = Rollout(
             observations=observations,
-            actions=room(distribution.action_shape, distribution.action_dtype),
-            policy_params=room((distribution.parameter_size,), torch.float32),
-            raw_rewards=room((), torch.float64),
-            terminated=room((), torch.bool),
-            truncated=room((), torch.bool),
-            masks=room((distribution.mask_size,), torch.bool) if has_mask else None,
-            **{name: room((), torch.float32) for name in FLOATS},
+            actions=allocated(distribution.action_shape, distribution.action_dtype),
+            behaviour_params=allocated((distribution.parameter_size,), torch.float32),
+            raw_rewards=allocated((), torch.float64),
+            terminated=allocated((), torch.bool),
+            truncated=allocated((), torch.bool),
+            masks=allocated((distribution.mask_size,), torch.bool) if has_mask else None,
+            **{name: allocated((), torch.float32) for name in FLOATS},
         )
         self.rollouts = [
             Rollout(**{f.name: _at(getattr(self.whole, f.name), index) for f in fields(Rollout)})
@@ -111,3 +115,13 @@ def bytes_a_step(observation_space: gym.Space, distribution: Distribution, has_m
 
 def _at(tree: Any, index: int) -> Any:
     return None if tree is None else tree_map(lambda leaf: leaf[index], tree)
+
+
+def fill(target: Tensor, saved: Tensor | None, what: str) -> None:
+    """Copy a restored tensor to where it belongs, once it is known to fit."""
+    if saved is None or saved.shape != target.shape or saved.dtype != target.dtype:
+        found = "missing" if saved is None else f"{saved.dtype} {tuple(saved.shape)}"
+        raise DamagedError(
+            f"A saved rollout does not fit: {what} is {found}, not {target.dtype} {tuple(target.shape)}."
+        )
+    target.copy_(saved)

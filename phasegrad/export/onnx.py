@@ -30,7 +30,8 @@ from phasegrad.machine.paths import as_path
 from phasegrad.versions import versions
 
 if TYPE_CHECKING:
-    from phasegrad.algorithms.base import Algorithm
+    from phasegrad.agent import Agent
+    from phasegrad.runs.contract import Trainer
 
 OPSET = 18
 OBSERVATION, MASK, NOISE = "observation", "action_mask", "noise"
@@ -63,7 +64,7 @@ class Export:
 class ExportedPolicy(nn.Module):
     """What goes into the file. Inputs: the observation's entries by name, the action mask, the noise, as far as needed."""
 
-    def __init__(self, agent: Algorithm, with_value: bool, with_log_prob: bool, deterministic: bool) -> None:
+    def __init__(self, agent: Agent, with_value: bool, with_log_prob: bool, deterministic: bool) -> None:
         super().__init__()
         self.model = copy.deepcopy(agent.model).cpu().eval()  # a copy: its parameters are tensors of their own
         self.distribution = agent.distribution
@@ -72,11 +73,11 @@ class ExportedPolicy(nn.Module):
         self.nested = agent.observing.nested
         for index, leaf in enumerate(self.leaves):
             self.register_buffer(f"start_{index}", torch.as_tensor(np.asarray(0 if leaf.start is None else leaf.start)))
-        self.has_mask = agent.has_action_mask
+        self.has_mask = agent.spaces.has_mask
         self.value_scale = float(agent.reward_normalizer.std)
-        self.adapter = agent.adapter
-        own = envs.ActionAdapter(agent.original_action_space)
-        self.shape = tuple(agent.original_action_space.shape or ())
+        self.adapter = agent.bounds
+        own = envs.ActionAdapter(agent.spaces.original_action)
+        self.shape = tuple(agent.spaces.original_action.shape or ())
         self.action_type = torch.from_numpy(np.empty(0, own.dtype)).dtype
         self.shifted = bool(np.any(own.offset))
         self.offset: Tensor
@@ -86,8 +87,8 @@ class ExportedPolicy(nn.Module):
         self.action_centre: Tensor
         self.register_buffer("offset", torch.as_tensor(np.asarray(own.offset)))
         for name in ("low", "high", "half", "centre"):
-            if hasattr(agent.adapter, name):
-                self.register_buffer(f"action_{name}", torch.as_tensor(getattr(agent.adapter, name)).flatten())
+            if hasattr(agent.bounds, name):
+                self.register_buffer(f"action_{name}", torch.as_tensor(getattr(agent.bounds, name)).flatten())
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         entries = {leaf.name: self.flat(index, inputs[index]) for index, leaf in enumerate(self.leaves)}
@@ -134,7 +135,7 @@ class ExportedPolicy(nn.Module):
 
 
 def export_onnx(
-    agent: Algorithm,
+    agent: Trainer,
     path: str | Path,
     *,
     with_value: bool = False,
@@ -154,9 +155,10 @@ def export_onnx(
         raise RunError(f"{path} exists and is no .onnx file: name another file, or move it away.")
     onnx, onnxruntime = require("onnx"), require("onnxruntime")
     require("onnxscript")
-    policy = ExportedPolicy(agent, with_value, with_log_prob, deterministic)
-    random, real = random_samples(agent), real_samples(agent)
-    model = _traced(agent, policy, random)
+    player = agent.agent
+    policy = ExportedPolicy(player, with_value, with_log_prob, deterministic)
+    random, real = random_samples(player), real_samples(player)
+    model = _traced(player, policy, random)
     for key, value in provenance(agent).items():
         entry = model.metadata_props.add()
         entry.key, entry.value = key, value
@@ -170,9 +172,9 @@ def export_onnx(
         session = onnxruntime.InferenceSession(str(partial), providers=["CPUExecutionProvider"])
         difference = 0.0
         for batch in batches(random, real):
-            feed = dict(zip(policy.input_names(), batch.arrays(agent, not deterministic), strict=True))
+            feed = dict(zip(policy.input_names(), batch.arrays(player, not deterministic), strict=True))
             found = dict(zip(policy.output_names(), session.run(None, feed), strict=True))
-            difference = max(difference, largest_difference(agent, found, batch, deterministic))
+            difference = max(difference, largest_difference(player, found, batch, deterministic))
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
@@ -187,17 +189,17 @@ def export_onnx(
     return Export(path, inputs, outputs, len(random), 0 if real is None else len(real), difference)
 
 
-def provenance(agent: Algorithm) -> dict[str, str]:
+def provenance(trainer: Trainer) -> dict[str, str]:
     """Where a file came from: versions, run, and the checksum that the checkpoint of this very agent carries."""
     import safetensors.torch
 
-    tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in agent.tensors().items()}
+    tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in trainer.tensors().items()}
     return {
         "phasegrad.version": versions()["phasegrad"],
-        "phasegrad.algorithm": agent.name,
-        "phasegrad.env": agent.config.env,
-        "phasegrad.step": str(agent.progress.step),
-        "phasegrad.config": json.dumps(agent.config.to_json()),
+        "phasegrad.algorithm": trainer.name,
+        "phasegrad.env": trainer.config.env,
+        "phasegrad.step": str(trainer.run.progress.step),
+        "phasegrad.config": json.dumps(trainer.config.to_json()),
         "phasegrad.checkpoint_sha256": hashlib.sha256(safetensors.torch.save(tensors)).hexdigest(),
     }
 
@@ -210,7 +212,7 @@ def require(name: str) -> Any:
         raise RunError(f'Exporting needs {name} ({error}): pip install "phasegrad[onnx]".') from None
 
 
-def _traced(agent: Algorithm, policy: ExportedPolicy, samples: Samples) -> Any:
+def _traced(agent: Agent, policy: ExportedPolicy, samples: Samples) -> Any:
     """The policy as an ONNX model whose batch size is free."""
     arguments = tuple(torch.from_numpy(array[:3]) for array in samples.arrays(agent, not policy.deterministic))
     batch = torch.export.Dim("batch")

@@ -22,7 +22,7 @@ from phasegrad.runs.evaluation import evaluation_env, release
 from phasegrad.tree import named_leaves, tree_map
 
 if TYPE_CHECKING:
-    from phasegrad.algorithms.base import Algorithm
+    from phasegrad.agent import Agent
 
 TOLERANCE = 1e-5  # relative to the size of a number where that exceeds 1, for values the reward's deviation
 RANDOM_OBSERVATIONS, REAL_STEPS, REAL_ENVS = 256, 32, 4
@@ -36,7 +36,7 @@ class Samples:
     masks: np.ndarray | None
     noise: np.ndarray
 
-    def arrays(self, agent: Algorithm, with_noise: bool) -> list[np.ndarray]:
+    def arrays(self, agent: Agent, with_noise: bool) -> list[np.ndarray]:
         """The inputs in the order of an exported policy: the observation's entries by name, the mask, the noise.
 
         Entries have the environment's own numbers and shape, in the type that the agent stores them in.
@@ -50,7 +50,7 @@ class Samples:
         return len(self.noise)
 
 
-def random_samples(agent: Algorithm) -> Samples:
+def random_samples(agent: Agent) -> Samples:
     """Observations anywhere in their space, with masks that allow a random part of the actions."""
     random = np.random.default_rng(0)
     spaces = copy.deepcopy(agent.observation_space)
@@ -60,11 +60,11 @@ def random_samples(agent: Algorithm) -> Samples:
         observation: Any = {name: np.stack([row[name] for row in rows]) for name in spaces.spaces}
     else:
         observation = np.stack(rows)
-    masks = random_masks(agent, random, len(rows)) if agent.has_action_mask else None
+    masks = random_masks(agent, random, len(rows)) if agent.spaces.has_mask else None
     return Samples(observation, masks, draw_noise(agent, len(rows)))
 
 
-def random_masks(agent: Algorithm, random: np.random.Generator, count: int) -> np.ndarray:
+def random_masks(agent: Agent, random: np.random.Generator, count: int) -> np.ndarray:
     """[B, M] bool, with at least one action allowed for every choice."""
     sizes = (
         agent.distribution.sizes if isinstance(agent.distribution, MultiCategorical) else [agent.distribution.mask_size]
@@ -77,11 +77,11 @@ def random_masks(agent: Algorithm, random: np.random.Generator, count: int) -> n
     return np.concatenate(parts, 1)
 
 
-def draw_noise(agent: Algorithm, count: int) -> np.ndarray:
+def draw_noise(agent: Agent, count: int) -> np.ndarray:
     return agent.distribution.draw_noise((count,), torch.Generator().manual_seed(0)).numpy()
 
 
-def real_samples(agent: Algorithm) -> Samples | None:
+def real_samples(agent: Agent) -> Samples | None:
     """What the agent sees when it plays, or None where its environment cannot be made here."""
     if isinstance(agent.source, gym.vector.VectorEnv):
         return None  # the user's own, in which training may be under way
@@ -99,7 +99,7 @@ def real_samples(agent: Algorithm) -> Samples | None:
                 tensors = tree_map(lambda leaf: torch.from_numpy(leaf).to(agent.device), observation)
                 params = agent.model.policy(tensors, None if mask is None else torch.from_numpy(mask).to(agent.device))
                 actions = agent.distribution.mode(params).cpu().numpy()
-            step = env.step(agent.adapter(actions))
+            step = env.step(agent.bounds(actions))
             observation, mask = step.observation, step.action_mask
     finally:
         release(agent, env)
@@ -121,14 +121,14 @@ def batches(random: Samples, real: Samples | None) -> Iterator[Samples]:
 
 
 @torch.no_grad()
-def largest_difference(agent: Algorithm, found: dict[str, np.ndarray], batch: Samples, deterministic: bool) -> float:
+def largest_difference(agent: Agent, found: dict[str, np.ndarray], batch: Samples, deterministic: bool) -> float:
     """Between a file's outputs `found` by name and the agent's own on a batch; too large a one is refused."""
     tensors = tree_map(lambda leaf: torch.from_numpy(leaf).to(agent.device), batch.observation)
     masks = None if batch.masks is None else torch.from_numpy(batch.masks).to(agent.device)
     given = agent.observing.restore(batch.observation)  # as a caller has it
     params, noise = agent.model.policy(tensors, masks), torch.from_numpy(batch.noise).to(agent.device)
     if deterministic:
-        wanted, _ = agent.predict(given, mask=batch.masks)
+        wanted = agent.predict(given, mask=batch.masks)
         taken = agent.distribution.mode(params)
     else:
         taken = agent.distribution.sample(params, noise)
@@ -156,7 +156,7 @@ def largest_difference(agent: Algorithm, found: dict[str, np.ndarray], batch: Sa
     return worst
 
 
-def _options(agent: Algorithm, params: Tensor, noise: Tensor, deterministic: bool) -> list[Tensor]:
+def _options(agent: Agent, params: Tensor, noise: Tensor, deterministic: bool) -> list[Tensor]:
     """The actions that a change of the parameters or the noise within the tolerance could give."""
     distribution = agent.distribution
     if not deterministic:
@@ -166,9 +166,9 @@ def _options(agent: Algorithm, params: Tensor, noise: Tensor, deterministic: boo
     return options + [distribution.mode(params + shift) for shift in (ramp, -ramp, TOLERANCE, -TOLERANCE)]
 
 
-def _as_predicted(agent: Algorithm, actions: Tensor) -> np.ndarray:
-    own = envs.ActionAdapter(agent.original_action_space)
-    return own.to_environment(agent.adapter(actions.cpu().numpy()), len(actions))
+def _as_predicted(agent: Agent, actions: Tensor) -> np.ndarray:
+    own = envs.ActionAdapter(agent.spaces.original_action)
+    return own.to_environment(agent.bounds(actions.cpu().numpy()), len(actions))
 
 
 def _relative(found: np.ndarray, wanted: np.ndarray, unit: float = 1.0) -> float:

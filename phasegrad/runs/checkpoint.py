@@ -11,26 +11,24 @@ import json
 from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import safetensors
 import safetensors.torch
 import torch
 from torch import Tensor
 
+from phasegrad.agent import Spaces
 from phasegrad.data.legs import can_be_taken, stored_dtype
 from phasegrad.envs.spaces import flatten, same_form
 from phasegrad.errors import DamagedError, RunError
+from phasegrad.runs.changing import change_from_json
+from phasegrad.runs.contract import Trainer
 from phasegrad.runs.files import checked_header, read_json, read_limited, replace_synced, write_synced, writing
 from phasegrad.runs.pieces import Pieces, PieceStore
 from phasegrad.runs.replacing import LEG, STATE, TENSORS, appearing, current, replacing, staged
 from phasegrad.runs.spaces import space_from_json, space_to_json
 from phasegrad.versions import versions
-
-if TYPE_CHECKING:
-    import gymnasium as gym
-
-    from phasegrad.algorithms.base import Algorithm
 
 FORMAT = 2
 FORMATS_READ = (1, 2)
@@ -43,7 +41,7 @@ DTYPES = {
 
 def write_checkpoint(
     path: Path,
-    agent: Algorithm,
+    trainer: Trainer,
     legs: Mapping[str, Any],
     extra: Mapping[str, Any] | None = None,
     pieces: Pieces | None = None,
@@ -54,14 +52,14 @@ def write_checkpoint(
     `legs` is what brings fresh environments to where the agent's are, as `saved_legs` gives it; `pieces` are carried
     data that the folder itself is to hold.
     """
-    files = {TENSORS: _payload(agent.tensors()), LEG: _payload(legs["tensors"])}
-    state = {**_state(agent), "extra": dict(extra or {})}
+    files = {TENSORS: _payload(trainer.tensors()), LEG: _payload(legs["tensors"])}
+    state = {**_state(trainer), "extra": dict(extra or {})}
     state["leg"] = {**legs["state"], "sha256": hashlib.sha256(files[LEG]).hexdigest()}
     state["sha256"] = hashlib.sha256(files[TENSORS]).hexdigest()
     inside = path.is_dir()
     with writing(path), replacing(path) if inside else appearing(path) as folder:
-        if pieces:
-            carried = {"files": PieceStore(folder, stage=inside).write(pieces), "state": agent.carried_state()}
+        if pieces and trainer.carries is not None:
+            carried = {"files": PieceStore(folder, stage=inside).write(pieces), "state": trainer.carries.state()}
             state["extra"] = {**state["extra"], "carried": carried}
         for name, payload in files.items():
             if inside:
@@ -75,12 +73,12 @@ def _payload(tensors: Mapping[str, Tensor]) -> bytes:
     return safetensors.torch.save({name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()})
 
 
-def _state(agent: Algorithm) -> dict[str, Any]:
-    progress = agent.progress
+def _state(trainer: Trainer) -> dict[str, Any]:
+    progress, agent = trainer.run.progress, trainer.agent
     return {
         "format": FORMAT,
-        "algorithm": agent.name,
-        "config": agent.config.to_json(),
+        "algorithm": trainer.name,
+        "config": trainer.config.to_json(),
         "progress": {
             "step": progress.step,
             "iteration": progress.iteration,
@@ -89,46 +87,34 @@ def _state(agent: Algorithm) -> dict[str, Any]:
             "recent_returns": list(progress.recent_returns),
             "recent_lengths": list(progress.recent_lengths),
         },
-        "scalars": agent.scalars,
+        "scalars": trainer.scalars,
+        "changes": [change.to_json() for change in trainer.run.changes],
         "observation_space": space_to_json(agent.observation_space),
-        "original_observation_space": space_to_json(agent.original_observation_space),
+        "original_observation_space": space_to_json(agent.spaces.observation),
         "action_space": space_to_json(agent.action_space),
-        "original_action_space": space_to_json(agent.original_action_space),
-        "has_action_mask": agent.has_action_mask,
+        "original_action_space": space_to_json(agent.spaces.original_action),
+        "has_action_mask": agent.spaces.has_mask,
         "versions": versions(),
     }
 
 
-def saved_legs(agent: Algorithm) -> dict[str, Any]:
+def saved_legs(trainer: Trainer) -> dict[str, Any]:
     """What brings fresh environments to where the agent's are now.
 
     Of several processes the first gets what belongs to all environments, and the others must call this too.
     """
-    from phasegrad.algorithms.base import observations_digest
-
-    ranks, legs = agent.ranks, agent.legs
-    now = agent.progress.step // agent.config.num_envs
+    ranks, legs, agent = trainer.ranks, trainer.run.legs, trainer.agent
+    now = trainer.run.progress.step // trainer.config.num_envs
     oldest = -ranks.most(-int(legs.starts.min()))[0]
     dtype = stored_dtype(agent.action_space, agent.distribution.action_dtype)
-    actions = torch.zeros(now - oldest, agent.own_envs, *agent.distribution.action_shape, dtype=dtype)
+    actions = torch.zeros(now - oldest, len(legs.starts), *agent.distribution.action_shape, dtype=dtype)
     legs.copy_last(actions)
     tensors = {"actions": ranks.whole(actions, 1)}
     for name in ("numbers", "targets", "starts"):
         tensors[name] = ranks.whole(torch.from_numpy(getattr(legs, name)), 0)
-    if agent.reward_normalizer.running_return is not None:
-        tensors["running_return"] = ranks.whole(agent.reward_normalizer.running_return, 0)
-    end = "" if agent.collector is None else observations_digest(agent)
-    return {"tensors": tensors, "state": {"end": end, "due": agent.checkpoint_due}}
-
-
-def whole_pieces(agent: Algorithm, pieces: Pieces) -> Pieces:
-    """On the first process carried data [T, N, ...] of all environments; every process must call this."""
-    if agent.ranks.size == 1:
-        return pieces
-    return {
-        number: {name: agent.ranks.whole(tensor, 1) for name, tensor in sorted(pieces[number].items())}
-        for number in sorted(pieces)
-    }
+    if trainer.agent.reward_normalizer.running_return is not None:
+        tensors["running_return"] = ranks.whole(trainer.agent.reward_normalizer.running_return, 0)
+    return {"tensors": tensors, "state": {"end": trainer.observations_digest(), "due": trainer.run.checkpoint_due}}
 
 
 def read_state(path: Path) -> dict[str, Any]:
@@ -160,9 +146,9 @@ def require_fit(file: Path, wanted: Mapping[str, Tensor], prefix: str = "") -> N
             raise RunError(f"{path} does not fit this agent: {name} is {dtype} {shape}, not {tuple(tensor.shape)}.")
 
 
-def restore(agent: Algorithm, path: Path, state: Mapping[str, Any]) -> None:
-    """Fill `agent` with a checkpoint's tensors and counters; refuses what does not fit it, before anything is changed."""
-    mine = agent.tensors()
+def restore(trainer: Trainer, path: Path, state: Mapping[str, Any]) -> None:
+    """Fill `trainer` with a checkpoint's tensors and counters; refuses what does not fit it, before anything is changed."""
+    mine = trainer.tensors()
     room = sum(tensor.numel() * tensor.element_size() for tensor in mine.values()) + ROOM_FOR_HEADER
     file = current(path / TENSORS, state.get("sha256"))
     payload = read_limited(file, room)
@@ -170,7 +156,7 @@ def restore(agent: Algorithm, path: Path, state: Mapping[str, Any]) -> None:
         raise DamagedError(f"{file} is damaged: its checksum does not match.")
     require_fit(file, mine)
     tensors = _tensors(file, payload)
-    progress, saved = agent.progress, state["progress"]
+    progress, saved = trainer.run.progress, state["progress"]
     counts = {name: int(saved[name]) for name in ("step", "iteration", "episodes")}
     if min(counts.values()) < 0:
         raise DamagedError(f"{path / STATE} is damaged: it counts {min(counts.values())} of something.")
@@ -179,22 +165,25 @@ def restore(agent: Algorithm, path: Path, state: Mapping[str, Any]) -> None:
         for name in ("recent_returns", "recent_lengths")
     }
     scalars = {str(name): float(value) for name, value in state["scalars"].items()}
-    if scalars.keys() != agent.scalars.keys():
-        raise DamagedError(f"{path / STATE} is damaged: its scalars are not those of {agent.name}.")
+    changes = [change_from_json(each) for each in state.get("changes", [])]
+    if scalars.keys() != trainer.scalars.keys():
+        raise DamagedError(f"{path / STATE} is damaged: its scalars are not those of {trainer.name}.")
     for name, tensor in mine.items():
         tensor.copy_(tensors[name])
     for name, value in (counts | recent).items():
         setattr(progress, name, value)
     longest = max([0, *(int(length) for length in recent["recent_lengths"])])  # all that format 1 knows
     progress.longest_episode = max(longest, int(saved.get("longest_episode", 0)))
-    agent.scalars = scalars
-    _restore_legs(agent, path, state.get("leg"), int(saved.get("leg", 0)))
+    trainer.scalars.update(scalars)
+    trainer.run.changes = changes
+    _restore_legs(trainer, path, state.get("leg"), int(saved.get("leg", 0)))
 
 
-def _restore_legs(agent: Algorithm, path: Path, leg: Mapping[str, Any] | None, number: int) -> None:
+def _restore_legs(trainer: Trainer, path: Path, leg: Mapping[str, Any] | None, number: int) -> None:
     """Put back what `saved_legs` gave. In format 1 all environments are in the leg `number`, and may be at its start."""
-    config, distribution, legs, ranks = agent.config, agent.distribution, agent.legs, agent.ranks
-    now = agent.progress.step // config.num_envs
+    config, agent, legs, ranks = trainer.config, trainer.agent, trainer.run.legs, trainer.ranks
+    distribution = agent.distribution
+    now = trainer.run.progress.step // config.num_envs
     legs.numbers[:], legs.targets[:], legs.starts[:], legs.first = number, number, now, now
     if leg is None:
         return
@@ -236,8 +225,8 @@ def _restore_legs(agent: Algorithm, path: Path, leg: Mapping[str, Any] | None, n
     own = ranks.own(actions, 1).clone()
     legs.actions, legs.first = [own] if len(own) else [], first
     legs.forget()
-    agent.played_to, agent.checkpoint_due = str(leg["end"]), bool(leg["due"])
-    agent.reward_normalizer.running_return = None if running is None else ranks.own(running, 0).clone()
+    trainer.run.played_to, trainer.run.checkpoint_due = str(leg["end"]), bool(leg["due"])
+    trainer.agent.reward_normalizer.running_return = None if running is None else ranks.own(running, 0).clone()
 
 
 def _tensors(path: Path, payload: bytes) -> dict[str, Tensor]:
@@ -247,8 +236,8 @@ def _tensors(path: Path, payload: bytes) -> dict[str, Tensor]:
         raise DamagedError(f"{path} is damaged: {error}.") from None
 
 
-def saved_spaces(state: Mapping[str, Any]) -> tuple[gym.Space, gym.Space, gym.Space, bool]:
-    """The environment's own observation space, the action space, its own one, and whether there is an action mask."""
+def saved_spaces(state: Mapping[str, Any]) -> Spaces:
+    """The spaces that the agent was made for."""
     observation, action, own_action = (
         space_from_json(state[name]) for name in ("observation_space", "action_space", "original_action_space")
     )
@@ -257,4 +246,4 @@ def saved_spaces(state: Mapping[str, Any]) -> tuple[gym.Space, gym.Space, gym.Sp
         if not same_form(flatten(own), observation):
             raise DamagedError("The saved observation space is damaged: its flat form is that of another space.")
         observation = own
-    return observation, action, own_action, bool(state["has_action_mask"])
+    return Spaces(observation, action, own_action, bool(state["has_action_mask"]))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.panel import Panel
     from rich.table import Table
 
-    from phasegrad.algorithms.base import Algorithm
+    from phasegrad.runs.contract import Trainer
 
 SPARKS = "▁▂▃▄▅▆▇█"
 SECONDS_BETWEEN_LINES = 5.0
@@ -150,19 +150,21 @@ class LiveDisplay(Display):
         self.live.stop()
 
 
-def make_display(agent: Algorithm, total: int, shown: bool) -> Display:
+def make_display(trainer: Trainer, total: int, shown: bool) -> Display:
     """The live panel in a terminal, plain lines elsewhere."""
     if not shown:
         return Display()
-    config = agent.config
-    title = f"{agent.name.upper()} on {config.env}, seed {config.seed}, {config.arch} network on {agent.device}, "
-    title += f"{gigabytes(agent.storage_bytes())} of stored rollouts"
-    title += f", {agent.computation}" if agent.computation else ""
-    interval = config.interval if getattr(config, "has_auxiliary_phase", False) else 0
-    view = RunView(title, total, interval, run_dir=str(agent.run_dir or ""))
-    first_step = agent.progress.step
+    config = trainer.config
+    title = (
+        f"{trainer.name.upper()} on {config.env}, seed {config.seed}, {config.arch} network on {trainer.agent.device}, "
+    )
+    title += f"{gigabytes(trainer.storage_bytes())} of stored rollouts"
+    title += f", {trainer.computation.described}" if trainer.computation.described else ""
+    interval = getattr(config, "interval", 0) if getattr(config, "has_auxiliary_phase", False) else 0
+    view = RunView(title, total, interval, run_dir=str(trainer.run.run_dir or ""))
+    first_step = trainer.run.progress.step
     if sys.stdout.isatty():
-        return LiveDisplay(view, first_step, lambda: agent.clock.current)
+        return LiveDisplay(view, first_step, lambda: trainer.clock.current)
     return PlainDisplay(view, first_step)
 
 

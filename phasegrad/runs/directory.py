@@ -6,23 +6,21 @@ import contextlib
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from phasegrad.config import Config
 from phasegrad.errors import DamagedError, RunError
 from phasegrad.machine.paths import as_path
-from phasegrad.runs.checkpoint import read_state, saved_legs, whole_pieces, write_checkpoint
+from phasegrad.runs.carried import carried_pieces, piece_files, whole_pieces
+from phasegrad.runs.checkpoint import read_state, saved_legs, write_checkpoint
 from phasegrad.runs.contents import CHECKPOINT, CHECKPOINTS, LAUNCH, entries, is_stray, remove_run, require_own_run
+from phasegrad.runs.contract import Trainer
 from phasegrad.runs.files import intended_name, read_json, read_limited, reading, write_atomically, writing
 from phasegrad.runs.lock import LOCK, Lock
 from phasegrad.runs.metrics import plain_json
 from phasegrad.runs.pieces import PieceStore
 from phasegrad.runs.reading import CONFIG, METRICS, RESULT
-from phasegrad.runs.replacing import SEGMENTS, STATE, TENSORS, remove_save
+from phasegrad.runs.replacing import STATE, TENSORS, remove_save
 from phasegrad.versions import versions
-
-if TYPE_CHECKING:
-    from phasegrad.algorithms.base import Algorithm
 
 
 class RunDirectory:
@@ -53,28 +51,28 @@ class RunDirectory:
         require_own_run(self.path, "choose another --run-dir")
         Lock(self.path).release()  # not while another process writes it
 
-    def open(self, agent: Algorithm) -> None:
+    def open(self, trainer: Trainer) -> None:
         """Take the directory for the agent to write, and change nothing in it yet.
 
         An agent that did not come from here needs an empty one, or a run that it may overwrite; one that did must stand
         at the last checkpoint.
         """
-        if agent.takes_over and not self.path.is_dir():
+        if trainer.run.takes_over and not self.path.is_dir():
             raise RunError(
                 f"Run directory {self.path} is gone: put it back, or save the agent with agent.save(FOLDER)."
             )
-        if not agent.takes_over:
-            self._require_room(agent.overwrite)
+        if not trainer.run.takes_over:
+            self._require_room(trainer.run.overwrite)
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self.lock = Lock(self.path)
             self._handle = os.open(self.path, os.O_RDONLY)
         except OSError as error:
             raise RunError(f"Run directory {self.path} cannot be written: {error.strerror or error}.") from None
-        if not agent.takes_over:
-            self._require_room(agent.overwrite)  # again: another process may have been first
-        elif not agent.overwrite:
-            self._require_last(agent)
+        if not trainer.run.takes_over:
+            self._require_room(trainer.run.overwrite)  # again: another process may have been first
+        elif not trainer.run.overwrite:
+            self._require_last(trainer)
 
     def _require_room(self, overwrite: bool) -> None:
         if not self.exists():
@@ -86,11 +84,11 @@ class RunDirectory:
             )
         require_own_run(self.path, "give another run_dir")
 
-    def _require_last(self, agent: Algorithm) -> None:
+    def _require_last(self, trainer: Trainer) -> None:
         """Refuse an agent that the directory has gone on without: its next checkpoints would take the place of others."""
-        found = [path for path in self.checkpoints() if path.name not in agent.passed_over]
+        found = [path for path in self.checkpoints() if path.name not in trainer.run.passed_over]
         newest = found[-1] if found else None
-        stands_on, step = agent.stands_on, agent.progress.step
+        stands_on, step = trainer.run.stands_on, trainer.run.progress.step
         if newest is not None and (stands_on is None or step_of(newest) > stands_on[0]):
             raise RunError(
                 f"Run directory {self.path} has gone on to step {step_of(newest)}, and this agent is at step {step}: load "
@@ -104,22 +102,22 @@ class RunDirectory:
                 "the run again, or keep this agent with agent.save(FOLDER)."
             )
 
-    def begin(self, agent: Algorithm) -> None:
+    def begin(self, trainer: Trainer) -> None:
         """Clear away what the agent's training replaces: a run to overwrite, what a killed attempt left unfinished.
 
         Checkpoints that were passed over as damaged are set aside; others beyond the agent's step go where it may
         overwrite them, and are not there where it may not.
         """
         with writing(self.path):
-            if not agent.takes_over:
+            if not trainer.run.takes_over:
                 remove_run(self.path)
             for entry in entries(self.checkpoints_path):
                 if CHECKPOINT.fullmatch(intended_name(entry.name) or ""):
                     remove_save(entry)
             for path in self.checkpoints():
-                if path.name in agent.passed_over:
+                if path.name in trainer.run.passed_over:
                     os.rename(path, _aside(path))
-                elif agent.overwrite and step_of(path) > agent.progress.step:
+                elif trainer.run.overwrite and step_of(path) > trainer.run.progress.step:
                     remove_save(path)
             (self.path / RESULT).unlink(missing_ok=True)  # of a shorter total
             for stray in self.path.iterdir():
@@ -147,8 +145,10 @@ class RunDirectory:
         if handle is not None:
             os.close(handle)
 
-    def write_config(self, algorithm: str, config: Config) -> None:
-        self._write_json(CONFIG, {"algorithm": algorithm, **config.to_json(), "versions": versions()})
+    def write_config(self, trainer: Trainer) -> None:
+        """The settings as the run began with them; changes.jsonl has what was changed since."""
+        begun = trainer.run.as_begun(trainer.config.to_json())
+        self._write_json(CONFIG, {"algorithm": trainer.name, **begun, "versions": versions()})
 
     def note_launch(self, launch: str | None) -> None:
         """Remember which torchrun began this run, so that its restarts know it for theirs."""
@@ -189,39 +189,39 @@ class RunDirectory:
             return isinstance(result, dict) and result.get("status") == "finished"
         return False
 
-    def save(self, agent: Algorithm, extra: dict[str, Any], *, last: bool = False) -> Path:
+    def save(self, trainer: Trainer, extra: dict[str, Any], *, last: bool = False) -> Path:
         """A checkpoint of the agent's current step; the oldest beyond `keep_checkpoints` go, the best stays.
 
         Data that outlives an iteration goes to `segments/` first, each piece once. The `last` one of a run lets go of what
         only the ones before it would need. Every process of a run must call this; the first writes.
         """
-        path = self.checkpoints_path / f"step-{agent.progress.step:012d}"
-        pieces = agent.carried()
-        new = agent.ranks.from_first(lambda: self.pieces.missing(pieces.keys()))
-        whole = whole_pieces(agent, {number: pieces[number] for number in new})
-        legs = saved_legs(agent)
-        if not agent.ranks.is_first:
+        path = self.checkpoints_path / f"step-{trainer.run.progress.step:012d}"
+        pieces = carried_pieces(trainer)
+        new = trainer.ranks.from_first(lambda: self.pieces.missing(pieces.keys()))
+        whole = whole_pieces(trainer, {number: pieces[number] for number in new})
+        legs = saved_legs(trainer)
+        if not trainer.ranks.is_first:
             return path
         self.require_present()
-        if pieces:
+        if pieces and trainer.carries is not None:
             self.pieces.write(whole)
             files = self.pieces.entries(pieces.keys())
-            extra = {**extra, "carried": {"files": files, "state": agent.carried_state()}}
-        write_checkpoint(path, agent, legs, extra)
-        agent.stands_on = (agent.progress.step, _checksum(path))
+            extra = {**extra, "carried": {"files": files, "state": trainer.carries.state()}}
+        write_checkpoint(path, trainer, legs, extra)
+        trainer.run.stands_on = (trainer.run.progress.step, _checksum(path))
         with contextlib.suppress(OSError, RunError):  # what cannot be read now is not judged now, and stays
-            self._let_go(agent, last)
+            self._let_go(trainer, last)
         return path
 
-    def _let_go(self, agent: Algorithm, last: bool) -> None:
+    def _let_go(self, trainer: Trainer, last: bool) -> None:
         """Remove the checkpoints that are no longer to be kept, and the segments that no other one needs."""
-        best = self.best() if agent.config.eval_checkpoints else None
-        for old in self.checkpoints()[: -agent.config.keep_checkpoints]:
+        best = self.best() if trainer.config.eval_checkpoints else None
+        for old in self.checkpoints()[: -trainer.config.keep_checkpoints]:
             if old != best:
                 remove_save(old)
         if self.pieces.path.is_dir():
             needing = self.checkpoints()[-1:] if last else self.checkpoints()
-            self.pieces.keep({name for folder in needing for name in piece_files(folder)})
+            self.pieces.keep({name for folder in needing for name in piece_files(noted_in(folder))})
 
     def checkpoints(self) -> list[Path]:
         """Complete checkpoints, oldest first; only folders of this run's own."""
@@ -294,7 +294,7 @@ def _checksum(checkpoint: Path) -> str | None:
         return None
 
 
-def _extra(checkpoint: Path) -> dict[str, Any]:
+def noted_in(checkpoint: Path) -> dict[str, Any]:
     """What the run noted in a checkpoint; nothing of a damaged one."""
     try:
         extra = read_state(checkpoint).get("extra")
@@ -305,48 +305,6 @@ def _extra(checkpoint: Path) -> dict[str, Any]:
 
 def evaluation_return(checkpoint: Path) -> float | None:
     """The mean return of the evaluation made with a checkpoint, if there was one."""
-    evaluation = _extra(checkpoint).get("evaluation")
+    evaluation = noted_in(checkpoint).get("evaluation")
     value = evaluation.get("return_mean") if isinstance(evaluation, dict) else None
     return float(value) if isinstance(value, (int, float)) else None
-
-
-def piece_files(checkpoint: Path) -> list[str]:
-    """The names of the files in segments/ that a checkpoint needs."""
-    carried = _extra(checkpoint).get("carried")
-    files = carried.get("files") if isinstance(carried, dict) else None
-    return [str(entry.get("file")) for entry in files if isinstance(entry, dict)] if isinstance(files, list) else []
-
-
-def carried_by(state: dict[str, Any], checkpoint: Path) -> dict[str, Any] | None:
-    """What a checkpoint lists for `Algorithm.restore_carried`, in a form that is safe to follow."""
-    carried = state.get("extra", {}).get("carried")
-    if carried is None:
-        return None
-    if (
-        not isinstance(carried, dict)
-        or not isinstance(carried.get("files"), list)
-        or not isinstance(carried.get("state"), dict)
-    ):
-        raise DamagedError(f"{checkpoint / STATE} is damaged: what it says of segments is no list.")
-    inside = checkpoint / SEGMENTS  # of a saved agent; a checkpoint's are beside it, shared with others
-    return {**carried, "store": PieceStore(checkpoint if inside.is_dir() else checkpoint.parents[1])}
-
-
-def carried_limit(agent: Algorithm) -> int:
-    """The most that an agent's carried data can take on disk."""
-    return agent.carried_bytes() + (1 << 20)
-
-
-def restore_carried(agent: Algorithm, directory: RunDirectory | None) -> None:
-    """Read what a checkpoint listed for the agent, now that training needs it."""
-    if agent.carried_from is None:
-        return
-    store: PieceStore = agent.carried_from["store"]
-    if directory is not None and store.path.parent.resolve() == directory.path.resolve():
-        store = directory.pieces
-    pieces = store.read(agent.carried_from["files"], carried_limit(agent), agent.ranks)
-    try:
-        agent.restore_carried(agent.carried_from["state"], pieces)
-    except (KeyError, TypeError, ValueError, IndexError, OverflowError, RuntimeError) as error:
-        raise DamagedError(f"What {store.path} holds does not fit this agent ({type(error).__name__}).") from None
-    agent.carried_from = None

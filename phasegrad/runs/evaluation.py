@@ -7,20 +7,17 @@ import inspect
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import torch
 
 from phasegrad import envs
+from phasegrad.agent import Agent
 from phasegrad.compute.devices import pick_threads
 from phasegrad.config import coerce
 from phasegrad.errors import ConfigError, EnvError, PhasegradWarning
-from phasegrad.tree import tree_map
-
-if TYPE_CHECKING:
-    from phasegrad.algorithms.base import Algorithm
 
 MOST_ENVS = 16
 # Steps of an episode unless asked otherwise: a greedy policy may never end one where there is no time limit.
@@ -85,7 +82,7 @@ class Spectator:
 
 
 def run_evaluation(
-    agent: Algorithm,
+    agent: Agent,
     episodes: int,
     *,
     deterministic: bool,
@@ -118,10 +115,10 @@ def step_limit(env: envs.VectorEnv, max_steps: int | None) -> int:
 
 
 @contextlib.contextmanager
-def own_threads(agent: Algorithm) -> Iterator[None]:
+def own_threads(agent: Agent) -> Iterator[None]:
     """As many threads of torch as training takes: small networks lose by a second one, most of all on a busy machine."""
     before = torch.get_num_threads()
-    torch.set_num_threads(pick_threads(agent.config.torch_threads, agent.microbatch < 1 << 20))
+    torch.set_num_threads(pick_threads(agent.config.torch_threads, agent.is_large))
     try:
         yield
     finally:
@@ -130,7 +127,7 @@ def own_threads(agent: Algorithm) -> Iterator[None]:
 
 @torch.inference_mode()
 def play(
-    agent: Algorithm,
+    agent: Agent,
     env: envs.VectorEnv,
     episodes: int,
     *,
@@ -149,7 +146,7 @@ def play(
 
 
 def _play(
-    agent: Algorithm,
+    agent: Agent,
     env: envs.VectorEnv,
     episodes: int,
     deterministic: bool,
@@ -177,15 +174,8 @@ def _play(
         playing = np.where(counts, played, -1)
         if spectator is not None:
             spectator.before(playing)
-        tensors = tree_map(lambda leaf: torch.from_numpy(leaf).to(agent.device), observation)
-        masks = None if mask is None else torch.from_numpy(mask).to(agent.device)
-        params = agent.model.policy(tensors, masks)
-        if deterministic:
-            actions = agent.distribution.mode(params)
-        else:
-            noise = agent.distribution.draw_noise((env.num_envs,), generator)
-            actions = agent.distribution.sample(params, noise.to(agent.device))
-        step = env.step(agent.adapter(actions.cpu().numpy()))
+        noise = None if deterministic else agent.distribution.draw_noise((env.num_envs,), generator)
+        step = env.step(agent.act(observation, mask, noise))
         returns += step.reward
         lengths += 1
         for episode in step.episodes:
@@ -205,7 +195,7 @@ def _play(
     return found
 
 
-def warn_of_cuts(agent: Algorithm, played: list[Played], max_steps: int) -> None:
+def warn_of_cuts(agent: Agent, played: list[Played], max_steps: int) -> None:
     cut = sum(episode.cut for episode in played)
     if cut:
         warnings.warn(
@@ -221,14 +211,14 @@ def as_evaluation(played: list[Played]) -> Evaluation:
     return Evaluation(returns, lengths, sum(episode.cut for episode in played))
 
 
-def release(agent: Algorithm, env: envs.VectorEnv) -> None:
+def release(agent: Agent, env: envs.VectorEnv) -> None:
     """Close evaluation environments, unless they are the user's own."""
     if not isinstance(agent.source, gym.vector.VectorEnv):
         env.close()
 
 
 def evaluation_env(
-    agent: Algorithm,
+    agent: Agent,
     episodes: int,
     *,
     seed: int | None,
@@ -253,7 +243,7 @@ def evaluation_env(
     elif levels != "train":
         raise ConfigError(f"levels must be train or test, not {levels!r}.")
     if isinstance(agent.source, gym.vector.VectorEnv):
-        agent.collector = None  # the training environments are about to be used: training restarts them
+        agent.borrowed += 1  # training, which uses them too, brings them back to where they were
         num_envs = agent.source.num_envs
     elif render and not isinstance(agent.source, str) and _takes_render_mode(agent.source):
         options.setdefault("render_mode", "rgb_array")

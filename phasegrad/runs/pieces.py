@@ -127,14 +127,6 @@ class PieceStore:
             self.path.rmdir()
 
 
-def fill(room: Tensor, piece: Tensor | None, what: str) -> None:
-    """Copy a restored tensor to where it belongs, once it is known to fit."""
-    if piece is None or piece.shape != room.shape or piece.dtype != room.dtype:
-        found = "missing" if piece is None else f"{piece.dtype} {tuple(piece.shape)}"
-        raise DamagedError(f"A saved segment does not fit: {what} is {found}, not {room.dtype} {tuple(room.shape)}.")
-    room.copy_(piece)
-
-
 def _groups(pieces: Pieces) -> Iterator[dict[int, Mapping[str, Tensor]]]:
     group: dict[int, Mapping[str, Tensor]] = {}
     size = 0

@@ -8,28 +8,27 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import safetensors.torch
 import torch
 
-from phasegrad.compute.choosing import choose_kernels, compiled_encoders, settle_computation
 from phasegrad.compute.devices import pick_threads
 from phasegrad.config import coerce, short
-from phasegrad.distributed import joining as parallel
+from phasegrad.distributed import joining
 from phasegrad.errors import ConfigError, EnvError, NonFiniteError, PhasegradError, RanksError
 from phasegrad.machine.memory import require_room
+from phasegrad.runs.carried import take_up_carried
+from phasegrad.runs.changing import ChangesFile, change_from_json
 from phasegrad.runs.console import make_display
 from phasegrad.runs.contents import BAD_BATCH
-from phasegrad.runs.directory import RunDirectory, restore_carried, step_of
+from phasegrad.runs.contract import Trainer
+from phasegrad.runs.directory import RunDirectory, step_of
 from phasegrad.runs.metrics import TENSORBOARD, MetricsFile, TensorBoard, read_metrics
 from phasegrad.runs.stopping import StopRequests
 from phasegrad.runs.tracking import Wandb, require_wandb
 from phasegrad.tree import named_leaves
-
-if TYPE_CHECKING:
-    from phasegrad.algorithms.base import Algorithm
 
 CHECKPOINTS_A_RUN = 10
 DEAREST = 0.008  # the share of the time that checkpoints may take where nobody asked for them
@@ -37,38 +36,40 @@ ITERATIONS_BETWEEN_COMPARISONS = 16  # of the bits that several processes hold; 
 
 
 def train(
-    agent: Algorithm,
+    trainer: Trainer,
     total_steps: int | None,
     *,
     callback: Callable[[dict[str, Any]], object] | None = None,
     progress: bool = False,
 ) -> dict[str, Any]:
     """Run iterations until `total_steps`; returns what result.json holds."""
-    total = plan_total(agent, total_steps)
-    require_room(agent.storage_bytes() * agent.ranks.local_size, agent.smaller_storage)
-    settle_computation(agent)
+    total = plan_total(trainer, total_steps)
+    require_room(trainer.storage_bytes() * trainer.ranks.local_size, trainer.smaller_storage)
+    computation = trainer.computation
+    computation.settle()
+    computation.choose(begun=trainer.run.progress.iteration > 0)
     threads_before = torch.get_num_threads()
-    torch.set_num_threads(pick_threads(agent.config.torch_threads, agent.microbatch < 1 << 20))
+    torch.set_num_threads(pick_threads(trainer.config.torch_threads, computation.large))
     with contextlib.ExitStack() as cleanup:
         cleanup.callback(torch.set_num_threads, threads_before)
-        cleanup.enter_context(compiled_encoders(agent))
-        session = Session(agent, total, progress, cleanup)
+        cleanup.enter_context(computation.compiled_encoders())
+        session = Session(trainer, total, progress, cleanup)
         return session.run(callback)
 
 
-def record_result(agent: Algorithm) -> dict[str, Any]:
+def record_result(trainer: Trainer) -> dict[str, Any]:
     """Evaluate and write the result of a run that was killed between its last checkpoint and its result."""
     with contextlib.ExitStack() as cleanup:
-        return Session(agent, agent.progress.step, False, cleanup).run(None)
+        return Session(trainer, trainer.run.progress.step, False, cleanup).run(None)
 
 
-def plan_total(agent: Algorithm, total_steps: int | None) -> int:
+def plan_total(trainer: Trainer, total_steps: int | None) -> int:
     """The final step count, exact: it must be reachable in whole steps of all environments."""
-    config = agent.config
+    config = trainer.config
     total = config.total_steps if total_steps is None else coerce("total_steps", total_steps, int, {"low": 1})
-    if total <= agent.progress.step:
+    if total <= trainer.run.progress.step:
         raise ConfigError(
-            f"total_steps {total} is not beyond the {agent.progress.step} steps already taken: give a larger one."
+            f"total_steps {total} is not beyond the {trainer.run.progress.step} steps already taken: give a larger one."
         )
     if total % config.num_envs:
         below = total - total % config.num_envs
@@ -76,7 +77,7 @@ def plan_total(agent: Algorithm, total_steps: int | None) -> int:
         raise ConfigError(
             f"total_steps {total} is not a multiple of num_envs {config.num_envs}: use {near}, or another num_envs."
         )
-    config.total_steps = total
+    config.settle(total_steps=total)
     return total
 
 
@@ -87,11 +88,11 @@ class Session:
     agreed upon; the first one alone writes the run directory and speaks.
     """
 
-    def __init__(self, agent: Algorithm, total: int, shown: bool, cleanup: contextlib.ExitStack) -> None:
-        self.agent, self.total, self.ranks = agent, total, agent.ranks
-        config = agent.config
+    def __init__(self, trainer: Trainer, total: int, shown: bool, cleanup: contextlib.ExitStack) -> None:
+        self.trainer, self.total, self.ranks = trainer, total, trainer.ranks
+        config = trainer.config
         self.checkpoint_every = config.checkpoint_every or max(1, total // CHECKPOINTS_A_RUN)
-        self.started, self.first_step = time.perf_counter(), agent.progress.step
+        self.started, self.first_step = time.perf_counter(), trainer.run.progress.step
         self.directory: RunDirectory | None = None
         self.metrics: MetricsFile | None = None
         self.tensorboard: TensorBoard | None = None
@@ -100,52 +101,56 @@ class Session:
         self.saved_at, self.saving_seconds = self.started, 0.0  # when the last checkpoint was done, what it took
         cleanup.callback(self._note_seconds)
         self._start_alike()
-        if agent.run_dir is not None:
-            self.directory = RunDirectory(agent.run_dir)
+        if trainer.run.run_dir is not None:
+            self.directory = RunDirectory(trainer.run.run_dir)
             if config.track == "wandb":
                 require_wandb()  # before a run is overwritten
             self.last_checkpoint = self.ranks.from_first(lambda: self._take_directory(cleanup))
-            restore_carried(agent, self.directory)
-            self.ranks.from_first(lambda: self._open_files(cleanup))
-            agent.takes_over, agent.overwrite, agent.passed_over = True, False, []
+            take_up_carried(trainer, self.directory.pieces)
+            planned = self.ranks.from_first(lambda: self._open_files(cleanup))
+            trainer.run.planned = [change_from_json(each) for each in planned]
+            trainer.run.takes_over, trainer.run.overwrite, trainer.run.passed_over = True, False, []
         else:
             if config.track != "none":
                 raise ConfigError(f"track {config.track} needs a run directory: give run_dir, or leave track out.")
-            restore_carried(agent, None)
+            take_up_carried(trainer)
         self.stop = StopRequests(self.directory is not None, self._stopped_at_once, self.ranks.is_first)
         cleanup.callback(self.stop.close)
         # last: an error before it must not leave a live terminal
-        self.display = make_display(agent, total, shown and self.ranks.is_first)
+        self.display = make_display(trainer, total, shown and self.ranks.is_first)
         cleanup.callback(self.display.close)
 
     def _start_alike(self) -> None:
         """Refuse processes that stand at different places of a run; give all of them the first one's numbers."""
-        progress = self.agent.progress
+        progress = self.trainer.run.progress
         found = self.ranks.gather(torch.tensor([progress.step, progress.iteration]))
         if (found != found[0]).any():
             raise RanksError(
                 f"The processes would continue from the steps {', '.join(map(str, found[:, 0].tolist()))}: the run "
                 "directory must lie on a file system that all of them share."
             )
-        self.ranks.copy_first_(self.agent.tensors())
+        self.ranks.copy_first_(self.trainer.tensors())
 
     def _take_directory(self, cleanup: contextlib.ExitStack) -> int | None:
         """Make the run directory this run's alone; the step of its latest checkpoint."""
-        agent = self.agent
+        trainer = self.trainer
         assert self.directory is not None
         cleanup.callback(self.directory.close)
-        self.directory.open(agent)
-        found = map(step_of, self.directory.checkpoints() if agent.takes_over else [])
-        return max((step for step in found if step <= agent.progress.step), default=None)
+        self.directory.open(trainer)
+        found = map(step_of, self.directory.checkpoints() if trainer.run.takes_over else [])
+        return max((step for step in found if step <= trainer.run.progress.step), default=None)
 
-    def _open_files(self, cleanup: contextlib.ExitStack) -> None:
-        agent, config = self.agent, self.agent.config
+    def _open_files(self, cleanup: contextlib.ExitStack) -> list[dict[str, Any]]:
+        """Make the directory ready to be written; changes of settings that the run is to make again."""
+        trainer, config = self.trainer, self.trainer.config
         assert self.directory is not None
-        self.directory.begin(agent)
-        self.directory.write_config(agent.name, config)
-        self.directory.note_launch(parallel.launch_id())
-        parallel.remember_start()
-        self.metrics = MetricsFile(self.directory.metrics_path, agent.metrics_bytes, self.directory.require_present)
+        self.directory.begin(trainer)
+        self.directory.write_config(trainer)
+        self.directory.note_launch(joining.launch_id())
+        joining.remember_start()
+        self.metrics = MetricsFile(
+            self.directory.metrics_path, trainer.run.metrics_bytes, self.directory.require_present
+        )
         cleanup.callback(self.metrics.close)
         cleanup.callback(self._note_metrics)
         rows = read_metrics(self.directory.metrics_path)
@@ -154,28 +159,30 @@ class Session:
         if config.track == "wandb":
             self.tracker = Wandb(self.directory.path, self.directory.path.name, config.to_json())
             cleanup.callback(self.tracker.close)
+        changes = ChangesFile(self.directory.path)
+        planned = changes.take_up(trainer.run, anew=trainer.run.overwrite)
+        trainer.run.on_change = changes.add
+        cleanup.callback(setattr, trainer.run, "on_change", None)
+        return [each.to_json() for each in planned]
 
     def run(self, callback: Callable[[dict[str, Any]], object] | None) -> dict[str, Any]:
-        agent, config = self.agent, self.agent.config
+        trainer = self.trainer
+        trainer.config.freeze()
+        iterations = trainer.iterations()
         stopped = False
-        while agent.progress.step < self.total and not stopped:
-            before = agent.progress.step
+        while trainer.run.progress.step < self.total and not stopped:
+            before = trainer.run.progress.step
             with self._explained(before):
-                if agent.collector is None:
-                    agent.start_environments(self.display.playing_back)
-                agent.renew_environments()
+                trainer.begin_iteration(self.display.playing_back)
                 begun = time.perf_counter()  # playing back is no part of an iteration's speed
-                row = agent.iterate(min(agent.iteration_steps(), (self.total - before) // config.num_envs))
-                require_finite_parameters(agent)
-            agent.count_episodes()
-            agent.progress.iteration += 1
-            if agent.progress.iteration == 1:
-                choose_kernels(agent)
+                row = next_row(iterations, trainer)
+                require_finite_parameters(trainer)
+            trainer.end_iteration()
             self.stop.iteration_is_over()
-            row = self._row(row, time.perf_counter() - begun, agent.progress.step - before)
+            row = self._row(row, time.perf_counter() - begun, trainer.run.progress.step - before)
             due = self._checkpoint_due(before)
-            if self.ranks.size > 1 and (due or agent.progress.iteration % ITERATIONS_BETWEEN_COMPARISONS == 0):
-                self.ranks.require_alike(agent.tensors(), f"iteration {agent.progress.iteration}")
+            if self.ranks.size > 1 and (due or trainer.run.progress.iteration % ITERATIONS_BETWEEN_COMPARISONS == 0):
+                self.ranks.require_alike(trainer.tensors(), f"iteration {trainer.run.progress.iteration}")
             evaluation = self._evaluation() if due else None
             if evaluation is not None:
                 row |= {f"eval_{name}": value for name, value in evaluation.items()}
@@ -186,33 +193,33 @@ class Session:
                 self.tracker.write(row)
             self.display.iteration(row)
             stopped = callback is not None and asks_to_stop(callback, row)
-            if agent.progress.step >= self.total:
-                agent.end_run()
+            if trainer.run.progress.step >= self.total:
+                trainer.end_run()
             if due:
-                self.agent.checkpoint_due = False
+                self.trainer.run.checkpoint_due = False
                 self._save({} if evaluation is None else {"evaluation": evaluation})
-            stopped, requested = self._wishes(stopped)
+            stopped, requested = self._asked_to_stop(stopped)
             if (stopped or requested) and not due:
                 self._save({})
-            if requested and agent.progress.step < self.total:
+            if requested and trainer.run.progress.step < self.total:
                 raise self.stop.error(self._stopped_sentence())
         result = self._result("stopped" if stopped else "finished")
         self.display.finished(result)
         return result
 
-    def _wishes(self, stopped: bool) -> tuple[bool, bool]:
+    def _asked_to_stop(self, stopped: bool) -> tuple[bool, bool]:
         """Whether some process's callback, and whether a signal to some process, wants the run to stop."""
-        wish, self.stop.requested = self.ranks.most(stopped, self.stop.requested)
-        return bool(wish), self.stop.requested > 0
+        asked, self.stop.requested = self.ranks.most(stopped, self.stop.requested)
+        return bool(asked), self.stop.requested > 0
 
     def _checkpoint_due(self, before: int) -> bool:
-        step = self.agent.progress.step
+        step = self.trainer.run.progress.step
         if step >= self.total:
             return True
-        self.agent.checkpoint_due |= step // self.checkpoint_every > before // self.checkpoint_every
-        if not self.agent.checkpoint_due or not self.agent.at_boundary():
+        self.trainer.run.checkpoint_due |= step // self.checkpoint_every > before // self.checkpoint_every
+        if not self.trainer.run.checkpoint_due or not self.trainer.at_boundary():
             return False
-        return self.agent.config.checkpoint_every > 0 or self.ranks.from_first(self._is_cheap)
+        return self.trainer.config.checkpoint_every > 0 or self.ranks.from_first(self._is_cheap)
 
     def _is_cheap(self) -> bool:
         """Whether a checkpoint that nobody asked for would cost little, by what the last one did.
@@ -224,26 +231,26 @@ class Session:
 
     def _evaluation(self) -> dict[str, float | int] | None:
         """Episodes in environments of their own, at a checkpoint that may turn out the best."""
-        episodes = self.agent.config.eval_checkpoints
-        return self.ranks.from_first(lambda: self.agent.evaluate(episodes).summary()) if episodes else None
+        episodes = self.trainer.config.eval_checkpoints
+        return self.ranks.from_first(lambda: self.trainer.evaluate(episodes).summary()) if episodes else None
 
     def _save(self, extra: dict[str, Any]) -> None:
-        agent, begun = self.agent, time.perf_counter()
+        trainer, begun = self.trainer, time.perf_counter()
         if self.directory is None:
             return
         if self.metrics is not None:
             self.metrics.sync()
-            agent.metrics_bytes = self.metrics.bytes_written
-            extra = {"metrics_bytes": agent.metrics_bytes, "seconds": self._seconds(), **extra}
-        last = agent.progress.step >= self.total
-        self.display.checkpoint(self.directory.save(agent, extra, last=last))
-        self.last_checkpoint, self.saved_at = agent.progress.step, time.perf_counter()
+            trainer.run.metrics_bytes = self.metrics.bytes_written
+            extra = {"metrics_bytes": trainer.run.metrics_bytes, "seconds": self._seconds(), **extra}
+        last = trainer.run.progress.step >= self.total
+        self.display.checkpoint(self.directory.save(trainer, extra, last=last))
+        self.last_checkpoint, self.saved_at = trainer.run.progress.step, time.perf_counter()
         self.saving_seconds = self.saved_at - begun
 
     @contextlib.contextmanager
     def _explained(self, before: int) -> Iterator[None]:
         """Adds to the sentence of what went wrong in an iteration what was saved of it, and saves what was good."""
-        agent = self.agent
+        trainer = self.trainer
         try:
             yield
         except (EnvError, NonFiniteError) as error:
@@ -251,18 +258,18 @@ class Session:
                 raise
             told = [str(error)]
             with contextlib.suppress(PhasegradError):  # the first error is the one to tell
-                if isinstance(error, NonFiniteError) and agent.rollout is not None:
-                    if parallel.first_to_say(f"{BAD_BATCH} {before}"):  # the process that saw it, or one of all
-                        self.directory.write(BAD_BATCH, rollout_bytes(agent))
+                if isinstance(error, NonFiniteError) and trainer.rollout is not None:
+                    if joining.first_to_say(f"{BAD_BATCH} {before}"):  # the process that saw it, or one of all
+                        self.directory.write(BAD_BATCH, rollout_bytes(trainer))
                     told.append(f"The rollout is in {self.directory.path / BAD_BATCH}.")
                 alone = self.ranks.size == 1  # other processes cannot know of the error now
-                if isinstance(error, EnvError) and alone and agent.progress.step == before > 0:
-                    agent.close()  # the environments failed before anything was learnt from them
+                if isinstance(error, EnvError) and alone and trainer.run.progress.step == before > 0:
+                    trainer.close()  # the environments failed before anything was learnt from them
                     self._save({})
             told.append(self._where())
             raise type(error)(" ".join(told)) from error
         except BaseException:
-            agent.collector = None  # the environments are in the middle of a rollout: learning again brings them back
+            trainer.drop_environments()  # they are in the middle of a rollout: learning again brings them back
             raise
 
     def _where(self) -> str:
@@ -272,16 +279,20 @@ class Session:
 
     def _stopped_sentence(self) -> str:
         assert self.directory is not None
-        kept = "with a checkpoint" if self.last_checkpoint == self.agent.progress.step else "without a new checkpoint"
+        kept = (
+            "with a checkpoint"
+            if self.last_checkpoint == self.trainer.run.progress.step
+            else "without a new checkpoint"
+        )
         resume = f"`phasegrad resume {self.directory.path}` continues"
-        return f"stopped at step {self.agent.progress.step} {kept}; {resume} as if it had never stopped."
+        return f"stopped at step {self.trainer.run.progress.step} {kept}; {resume} as if it had never stopped."
 
     def _stopped_at_once(self) -> str:
         assert self.directory is not None
         return f"stopped at once. {self._where()} `phasegrad resume {self.directory.path}` continues."
 
     def _row(self, row: dict[str, float], seconds: float, steps: int) -> dict[str, Any]:
-        progress, times = self.agent.progress, self.agent.clock.take()
+        progress, times = self.trainer.run.progress, self.trainer.clock.take()
         head = {
             "step": progress.step,
             "iteration": progress.iteration,
@@ -295,24 +306,24 @@ class Session:
         return head | row | tail | {f"time_{name}": taken / seconds for name, taken in times.items()}
 
     def _seconds(self) -> float:
-        return self.agent.seconds_before + time.perf_counter() - self.started
+        return self.trainer.run.seconds_before + time.perf_counter() - self.started
 
     def _result(self, status: str) -> dict[str, Any]:
-        agent = self.agent
-        returns = agent.progress.recent_returns
+        trainer = self.trainer
+        returns = trainer.run.progress.recent_returns
         result: dict[str, Any] = {
             "status": status,
-            "step": agent.progress.step,
+            "step": trainer.run.progress.step,
             "return_mean": float(np.mean(returns)) if returns else None,
-            "episodes": agent.progress.episodes,
-            "sps": (agent.progress.step - self.first_step) / (time.perf_counter() - self.started),
+            "episodes": trainer.run.progress.episodes,
+            "sps": (trainer.run.progress.step - self.first_step) / (time.perf_counter() - self.started),
             "seconds": self._seconds(),
             "peak_rss_mb": self.ranks.mean(peak_rss_mb())[0] * self.ranks.size,
         }
         if self.ranks.size > 1:
             result["processes"] = self.ranks.size
-        if agent.config.eval_episodes:
-            result["eval"] = self.ranks.from_first(lambda: agent.evaluate(agent.config.eval_episodes).summary())
+        if trainer.config.eval_episodes:
+            result["eval"] = self.ranks.from_first(lambda: trainer.evaluate(trainer.config.eval_episodes).summary())
         if self.directory is not None and self.ranks.is_first:
             self.directory.write_result(result)
         return result
@@ -320,10 +331,25 @@ class Session:
     def _note_metrics(self) -> None:
         """An agent that learns on after an error goes on from its own rows, not from those of its last checkpoint."""
         if self.metrics is not None:
-            self.agent.metrics_bytes = self.metrics.bytes_written
+            self.trainer.run.metrics_bytes = self.metrics.bytes_written
 
     def _note_seconds(self) -> None:
-        self.agent.seconds_before = self._seconds()
+        self.trainer.run.seconds_before = self._seconds()
+
+
+def next_row(iterations: Iterator[dict[str, Any]], trainer: Trainer) -> dict[str, Any]:
+    """One iteration of the loop, and its metrics."""
+    before = trainer.run.progress.step
+    for row in iterations:
+        if trainer.run.progress.step > before:
+            return row
+        raise ConfigError(
+            f"The loop of {trainer.name} yields at step {before} without having taken a step since the last."
+        )
+    raise ConfigError(
+        f"The loop of {trainer.name} ended at step {before} of {trainer.config.total_steps}: `iterations` must go on while "
+        "steps_left()."
+    )
 
 
 def asks_to_stop(callback: Callable[[dict[str, Any]], object], row: dict[str, Any]) -> bool:
@@ -342,23 +368,23 @@ def asks_to_stop(callback: Callable[[dict[str, Any]], object], row: dict[str, An
         ) from None
 
 
-def require_finite_parameters(agent: Algorithm) -> None:
+def require_finite_parameters(trainer: Trainer) -> None:
     """Stop within the iteration that broke a parameter, and name it; a sum shows every NaN and infinity."""
-    if torch.isfinite(agent.flat.data.sum()):
+    if torch.isfinite(trainer.computation.flat.data.sum()):
         return
-    for name, parameter in agent.model.named_parameters():
+    for name, parameter in trainer.agent.model.named_parameters():
         if not torch.isfinite(parameter).all():
             raise NonFiniteError(
-                f"The parameter {name} became NaN or infinite in iteration {agent.progress.iteration}, before step "
-                f"{agent.progress.step}: training has diverged; lower learning_rate."
+                f"The parameter {name} became NaN or infinite in iteration {trainer.run.progress.iteration}, before step "
+                f"{trainer.run.progress.step}: training has diverged; lower learning_rate."
             )
 
 
-def rollout_bytes(agent: Algorithm) -> bytes:
+def rollout_bytes(trainer: Trainer) -> bytes:
     """The latest rollout as a safetensors file."""
     named: dict[str, torch.Tensor] = {}
-    for each in fields(agent.rollout):  # type: ignore[arg-type]
-        tree = getattr(agent.rollout, each.name)
+    for each in fields(trainer.rollout):  # type: ignore[arg-type]
+        tree = getattr(trainer.rollout, each.name)
         if tree is not None:
             named |= {f"{each.name}.{name}".rstrip("."): leaf.contiguous() for name, leaf in named_leaves(tree)}
     return safetensors.torch.save(named)

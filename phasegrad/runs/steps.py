@@ -23,7 +23,7 @@ STEPS = "steps"
 
 def write_steps(run_dir: Path, step: int, rollout: Rollout, distribution: Distribution, ranks: Ranks) -> None:
     """Raw rewards [T, N], sampled actions [T, N, ...] and the policy: mean and std of a Gaussian, else its logits."""
-    stored = (rollout.policy_params, rollout.raw_rewards, rollout.actions, rollout.terminated, rollout.truncated)
+    stored = (rollout.behaviour_params, rollout.raw_rewards, rollout.actions, rollout.terminated, rollout.truncated)
     params, rewards, actions, terminated, truncated = (ranks.whole(tensor, 1).numpy() for tensor in stored)
     if not ranks.is_first:
         return

@@ -357,7 +357,7 @@ def _is_alive(owner: str) -> bool:
 
 
 def _parts(agent: Algorithm) -> list[Any]:
-    space = agent.observation_space
+    space = agent.agent.observation_space
     return list(getattr(space, "spaces", {"": space}).values())
 
 

@@ -16,7 +16,7 @@ from phasegrad.runs.evaluation import Spectator, play
 from phasegrad.video.film import Film, captioned, scaled
 
 if TYPE_CHECKING:
-    from phasegrad.algorithms.base import Algorithm
+    from phasegrad.agent import Agent
 
 LONGEST_SIDE = 512  # of a picture, in pixels, before its caption
 GRID_SIDE = 1024  # of a grid's pictures together
@@ -81,7 +81,7 @@ class EpisodeRecorder(Recorder):
         self.last: dict[int, np.ndarray] = {}
         self.finished: dict[tuple[int, int], Video] = {}
 
-    def run(self, agent: Algorithm, episodes: int, deterministic: bool, seed: int | None) -> None:
+    def run(self, agent: Agent, episodes: int, deterministic: bool, seed: int | None) -> None:
         try:
             how: dict[str, Any] = {"deterministic": deterministic, "seed": seed, "max_steps": self.max_steps}
             play(agent, self.env, episodes, **how, spectator=self)

@@ -13,14 +13,16 @@ import tempfile
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
 from phasegrad import envs
+from phasegrad.agent import Agent
 from phasegrad.errors import ConfigError, EnvError, PhasegradWarning
 from phasegrad.machine.paths import as_path
+from phasegrad.runs.contract import Trainer
 from phasegrad.runs.evaluation import (
     Evaluation,
     Played,
@@ -35,9 +37,6 @@ from phasegrad.runs.evaluation import (
 from phasegrad.video.film import Film, join
 from phasegrad.video.recorders import EpisodeRecorder, GridRecorder, Video
 
-if TYPE_CHECKING:
-    from phasegrad.algorithms.base import Algorithm
-
 PICKS = ("best", "median", "worst")
 GL_ADVICE = (
     "MuJoCo draws with OpenGL: without a display it needs EGL (on Debian the package libegl1) with MUJOCO_GL=egl, or "
@@ -46,7 +45,7 @@ GL_ADVICE = (
 
 
 def record_video(
-    agent: Algorithm,
+    agent: Trainer,
     path: str | Path | None = None,
     *,
     episodes: int | None = None,
@@ -69,18 +68,18 @@ def record_video(
         raise ConfigError(f"The video must be an .mp4 file, not {path.name!r}.")
     if path.is_dir():
         raise ConfigError(f"{path} is a directory: name an .mp4 file.")
-    env = drawing_env(agent, episodes, seed=seed, levels=levels)
+    env = drawing_env(agent.agent, episodes, seed=seed, levels=levels)
     try:
         speed, most = checked_speed(env, fps), step_limit(env, max_steps)
         if grid:
-            return _record_grid(agent, env, path, episodes, deterministic, seed, speed, most)
-        return _record_in_turn(agent, env, path, episodes, deterministic, seed, speed, most)
+            return _record_grid(agent.agent, env, path, episodes, deterministic, seed, speed, most)
+        return _record_in_turn(agent.agent, env, path, episodes, deterministic, seed, speed, most)
     finally:
-        release(agent, env)
+        release(agent.agent, env)
 
 
 def evaluate_and_record(
-    agent: Algorithm,
+    agent: Trainer,
     episodes: int,
     picks: Sequence[str],
     folder: str | Path,
@@ -100,16 +99,16 @@ def evaluate_and_record(
         if pick not in PICKS:
             raise ConfigError(f"Unknown episode to record {pick!r}; choose from {', '.join(PICKS)}.")
     episodes, max_steps = checked_episodes(episodes), checked_max_steps(max_steps)
-    env = drawing_env(agent, episodes, seed=seed, levels=levels)
+    env = drawing_env(agent.agent, episodes, seed=seed, levels=levels)
     try:
         speed, most = checked_speed(env, fps), step_limit(env, max_steps)
-        played = play(agent, env, episodes, deterministic=deterministic, seed=seed, max_steps=most)
+        played = play(agent.agent, env, episodes, deterministic=deterministic, seed=seed, max_steps=most)
         chosen = {pick: picked(played, pick) for pick in picks}
         films: dict[tuple[int, int], Film] = {}
         for pick, episode in chosen.items():
             films.setdefault((episode.env, episode.number), Film(folder / f"eval-{pick}.mp4", speed))
         recorder = EpisodeRecorder(env, films, {}, most)
-        recorder.run(agent, episodes, deterministic, seed)
+        recorder.run(agent.agent, episodes, deterministic, seed)
         videos = {}
         for pick, episode in chosen.items():
             video = recorder.finished[episode.env, episode.number]
@@ -127,7 +126,7 @@ def evaluate_and_record(
             videos[pick] = video
         return as_evaluation(played), videos
     finally:
-        release(agent, env)
+        release(agent.agent, env)
 
 
 def picked(played: Sequence[Played], pick: str) -> Played:
@@ -139,7 +138,7 @@ def picked(played: Sequence[Played], pick: str) -> Played:
 
 
 def _record_in_turn(
-    agent: Algorithm,
+    agent: Agent,
     env: envs.VectorEnv,
     path: Path,
     episodes: int,
@@ -162,7 +161,7 @@ def _record_in_turn(
 
 
 def _record_grid(
-    agent: Algorithm,
+    agent: Agent,
     env: envs.VectorEnv,
     path: Path,
     episodes: int,
@@ -190,7 +189,7 @@ def episode_keys(episodes: int, num_envs: int) -> list[tuple[int, int]]:
     return [(index, number) for index, part in enumerate(parts) for number in range(len(part))]
 
 
-def drawing_env(agent: Algorithm, episodes: int, *, seed: int | None, levels: str) -> envs.VectorEnv:
+def drawing_env(agent: Agent, episodes: int, *, seed: int | None, levels: str) -> envs.VectorEnv:
     """Evaluation environments that draw. Where envpool cannot draw an id that gymnasium has too, gymnasium's."""
     family = prepare_drawing(agent)
     how: dict[str, Any] = {"seed": seed, "levels": levels, "render": True}
@@ -224,7 +223,7 @@ def layout(space: gym.Space) -> dict[str, tuple[object, object]]:
     return {name: (part.shape, part.dtype) for name, part in spaces.items()}
 
 
-def prepare_drawing(agent: Algorithm) -> str:
+def prepare_drawing(agent: Agent) -> str:
     """Let drawing libraries work without a display, before they are imported; the environment's family."""
     family = "other"
     if isinstance(agent.source, str) and not agent.source.startswith("custom:"):
@@ -244,8 +243,8 @@ def checked_speed(env: envs.VectorEnv, fps: float | None) -> float:
     return speed
 
 
-def default_path(agent: Algorithm, grid: bool) -> Path:
+def default_path(agent: Trainer, grid: bool) -> Path:
     """RUN_DIR/videos/step-N.mp4."""
-    if agent.run_dir is None:
+    if agent.run.run_dir is None:
         raise ConfigError("The agent has no run directory: say where the video goes.")
-    return agent.run_dir / "videos" / f"step-{agent.progress.step:012d}{'-grid' if grid else ''}.mp4"
+    return agent.run.run_dir / "videos" / f"step-{agent.run.progress.step:012d}{'-grid' if grid else ''}.mp4"

@@ -1,0 +1,187 @@
+"""An agent is what one deploys: networks with their normalisers, the spaces they were made for, and how they act.
+
+It knows nothing of training: what trains it is an algorithm, and where a training run stands is in runs/.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from torch import Tensor
+
+from phasegrad import envs
+from phasegrad.compute.devices import pick_device
+from phasegrad.config import Config
+from phasegrad.data.action_bounds import ActionBounds
+from phasegrad.data.reward_scaling import RewardNormalizer
+from phasegrad.distributed.ranks import ALONE, Ranks
+from phasegrad.errors import EnvError
+from phasegrad.models import ActorCritic, build_model
+from phasegrad.models.encoders import is_image
+from phasegrad.tree import named_leaves, tree_map
+
+LARGE = 1024  # numbers of an observation from which on it is handled in small batches
+
+
+@dataclass(frozen=True)
+class Spaces:
+    """The spaces of one environment."""
+
+    observation: gym.Space  # the environment's own, with the action mask where it holds one
+    action: gym.Space  # as a policy acts in it
+    original_action: gym.Space  # the environment's own
+    has_mask: bool
+
+    @classmethod
+    def of(cls, env: envs.VectorEnv) -> Spaces:
+        return cls(env.original_observation_space, env.action_space, env.original_action_space, env.has_action_mask)
+
+
+class Agent:
+    """A policy and a value function for one kind of environment; `source` is where such environments come from."""
+
+    def __init__(
+        self,
+        config: Config,
+        spaces: Spaces,
+        source: Any,
+        *,
+        model_class: type[ActorCritic] = ActorCritic,
+        auxiliary_head: bool = False,
+        ranks: Ranks = ALONE,
+    ) -> None:
+        self.config, self.spaces, self.source = config, spaces, source
+        self.may_import = True  # whether an environment id may name a module to import
+        self.borrowed = 0  # how often an evaluation has used the environments that training uses too
+        self.observing = envs.ObservationAdapter(spaces.observation)
+        self.observation_space, self.action_space = self.observing.space, spaces.action
+        parts = _parts(self.observation_space)
+        if config.arch == "auto":
+            config.settle(arch="shared" if any(is_image(part) for part in parts) else "dual")
+        config.validate()  # again, now that the architecture is decided
+        self.is_large = any(np.prod(part.shape or (1,)) >= LARGE for part in parts)
+        self.device = pick_device(config.device, ranks)
+        self.model: ActorCritic = build_model(
+            self.observation_space, spaces.action, config, auxiliary_head, model_class
+        ).to(self.device)
+        self.model.eval()  # but for updates
+        self.model.normalizer.ranks = ranks
+        self.distribution = self.model.distribution
+        self.bounds = ActionBounds(spaces.action, config.action_bounds)
+        gamma = config.gamma if config.reward_gamma is None else config.reward_gamma
+        self.reward_normalizer = RewardNormalizer(config.normalize_reward, gamma, config.clip_reward, ranks)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Every tensor it is made of, by name, without copying."""
+        named = {f"model.{name}": tensor for name, tensor in self.model.state_dict().items()}
+        return named | {"reward_normalizer.moments": self.reward_normalizer.moments}
+
+    # Acting
+
+    @torch.no_grad()
+    def act(self, observation: Any, mask: np.ndarray | None = None, noise: Tensor | None = None) -> np.ndarray:
+        """Actions [B, ...] as the flattened environment takes them, for observations [B, ...] as it gives them.
+
+        The most likely ones, or with `noise` [B, K] the ones it samples.
+        """
+        batch = tree_map(self._as_tensor, observation)
+        params = self.model.policy(batch, None if mask is None else self._as_tensor(mask))
+        if noise is None:
+            actions = self.distribution.mode(params)
+        else:
+            actions = self.distribution.sample(params, noise.to(self.device))
+        return self.bounds(actions.cpu().numpy())
+
+    def predict(self, observation: Any, mask: Any = None, deterministic: bool = True) -> np.ndarray:
+        """Actions for one observation or a batch, as the environment gives and takes them.
+
+        `mask` [M] or [B, M] says what is allowed; without it an `action_mask` entry of the observation does.
+        """
+        batch, inside, single = envs.as_batch(self.observing, observation)
+        size = len(named_leaves(batch)[0][1])
+        masks = self._as_mask(inside if mask is None else mask, size)
+        if masks is None and self.observing.mask_leaf is not None:
+            raise EnvError(
+                "The observation has no entry 'action_mask': give it, or the mask as predict(..., mask=...)."
+            )
+        noise = None if deterministic else self.distribution.draw_noise((size,), torch.default_generator)
+        own = envs.ActionAdapter(self.spaces.original_action)
+        result = own.to_environment(self.act(batch, masks, noise), size)
+        return result[0] if single else result
+
+    @torch.no_grad()
+    def value(self, observation: Any) -> np.ndarray:
+        """V(s) of a batch of observations [B], in the units of the unnormalised reward."""
+        batch, _, single = envs.as_batch(self.observing, observation)
+        values = self.model.value(tree_map(self._as_tensor, batch)).cpu().numpy() * self.reward_normalizer.std
+        return values[0] if single else values
+
+    def _as_tensor(self, leaf: np.ndarray) -> Tensor:
+        """On the device, in memory that torch takes: an image turned round or one that may not be written to is copied."""
+        return torch.from_numpy(np.require(leaf, requirements=["C", "W"])).to(self.device)
+
+    def _as_mask(self, mask: Any, size: int) -> np.ndarray | None:
+        """A mask [B, M]."""
+        if mask is None:
+            return None
+        own = envs.ActionAdapter(self.spaces.original_action)
+        if own.parts:
+            return own.to_mask(mask, size, "observation")
+        bits, wanted = np.asarray(mask, dtype=bool), (size, self.distribution.mask_size)
+        if wanted[1] and bits.size != size * wanted[1]:
+            raise EnvError(f"The action mask has shape {bits.shape}, but {wanted} is needed.")
+        return bits.reshape(size, -1).copy()
+
+    # The environments it fits
+
+    def require_source(self) -> None:
+        """Refuse what a file may not ask for: an environment that only Python knows, or a module to import."""
+        source = self.source
+        if isinstance(source, str) and source.startswith("custom:"):
+            raise EnvError(
+                f"This agent was trained on an environment given in Python ({source}): "
+                "load it with phasegrad.load(path, env=...)."
+            )
+        if isinstance(source, str) and ":" in source and not self.may_import:
+            raise EnvError(
+                f"The file asks to import {source.split(':')[0]!r} for its environment {source}: where you trust "
+                f"it, allow that with --allow-import, or in Python with phasegrad.load(path, env={source!r})."
+            )
+
+    def require_spaces(self, env: envs.VectorEnv) -> None:
+        """Refuse an environment that is not the one this agent was made for."""
+        for name, mine in self._described().items():
+            if mine != getattr(env, name):
+                raise EnvError(self._other_space(name, mine, getattr(env, name)))
+
+    def require_form(self, env: envs.VectorEnv) -> None:
+        """Refuse an environment that this agent cannot act in; another backend's may have other bounds."""
+        for name, mine in self._described().items():
+            theirs = getattr(env, name)
+            if mine != theirs if name == "has_action_mask" else not envs.same_form(mine, theirs):
+                raise EnvError(self._other_space(name, mine, theirs))
+
+    def _described(self) -> Mapping[str, Any]:
+        return {
+            "observation_space": self.observation_space,
+            "action_space": self.action_space,
+            "has_action_mask": self.spaces.has_mask,
+        }
+
+    def _other_space(self, name: str, mine: Any, theirs: Any) -> str:
+        given = envs.name_of(self.source)
+        if name == "has_action_mask":
+            found, trained = ("an", "without one") if theirs else ("no", "with one")
+            what = f"{given} has {found} action mask, but this agent was trained {trained}"
+        else:
+            what = f"The {name.replace('_', ' ')} of {given} is {theirs}, but this agent was trained with {mine}"
+        return f"{what}: give the environment, options and versions it was trained with."
+
+
+def _parts(space: gym.Space) -> list[gym.Space]:
+    return list(space.spaces.values()) if isinstance(space, gym.spaces.Dict) else [space]

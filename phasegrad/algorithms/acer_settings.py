@@ -1,0 +1,49 @@
+"""Settings of ACER; the paper's symbols stand in brackets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from phasegrad.algorithms.settings import RMSPropConfig
+from phasegrad.config import setting
+from phasegrad.errors import ConfigError
+
+
+@dataclass(kw_only=True)
+class ACERConfig(RMSPropConfig):
+    """Settings of ACER; the paper's symbols stand in brackets."""
+
+    num_envs: int = setting(16, "N: environments stepped together, and trajectories of a replay update", low=1)
+    num_steps: int = setting(20, "T: steps of each environment before each update [k]", low=1)
+    gae_lambda: float = setting(1.0, "lambda of Retrace's traces, 1 in the paper", low=0, high=1)
+    updates_per_iteration: int = setting(
+        8, "rollouts, each with its updates, between two lines of metrics; rates are read once for all of them", low=1
+    )
+    entropy_coef: float = setting(0.01, "weight of the entropy bonus", low=0, live=True)
+    q_coef: float = setting(0.5, "weight of the loss of Q, 1/2 (Qret - Q)^2", low=0, live=True)
+    max_grad_norm: float = setting(10.0, "longest gradient, of each network by itself; 0 for no clipping", low=0)
+    replay_ratio: float = setting(
+        4.0, "replay updates for each rollout, in the mean of a Poisson distribution [r]; 0 is on-policy", low=0
+    )
+    replay_capacity: int = setting(50_000, "environment steps that the replay memory holds", low=1)
+    replay_start: int = setting(10_000, "environment steps in the memory before the first replay update", low=0)
+    importance_clip: float = setting(
+        10.0, "where importance weights are truncated; what that cuts off is corrected [c]", low=1, live=True
+    )
+    trust_region: bool = setting(True, "keep each update near the average policy")
+    trust_region_delta: float = setting(1.0, "how far an update may go in its direction [delta]", low=0, live=True)
+    average_decay: float = setting(0.99, "how slowly the average policy follows [alpha]", low=0, high=1)
+
+    def validate(self) -> None:
+        super().validate()
+        if self.replay_ratio and self.replay_capacity < self.batch_size:
+            raise ConfigError(
+                f"replay_capacity {self.replay_capacity} is less than one rollout of num_envs x num_steps = "
+                f"{self.batch_size} steps: raise it, or set replay_ratio 0."
+            )
+        if self.replay_ratio and self.replay_start > self.replay_capacity:
+            raise ConfigError(
+                f"replay_start {self.replay_start} is more than replay_capacity {self.replay_capacity}: lower it."
+            )
+        if self.policy_gae_lambda is not None:
+            raise ConfigError("policy_gae_lambda has no meaning for acer, which has one target for both: leave it out.")

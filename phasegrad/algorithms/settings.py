@@ -1,0 +1,106 @@
+"""Settings that several algorithms share: of any policy gradient, of RMSProp, of a surrogate objective."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from phasegrad.compute.optimizers import Adam, Optimizer, RMSProp
+from phasegrad.config import Config, require_minibatches, setting
+from phasegrad.errors import ConfigError
+from phasegrad.losses import OBJECTIVES
+from phasegrad.models import FlatParameters
+
+
+@dataclass(kw_only=True)
+class PolicyGradientConfig(Config):
+    """Settings of any gradient step on policy and value; the papers' symbols stand in brackets."""
+
+    learning_rate: float = setting(3e-4, "Adam's step size", low=0, live=True)
+    critic_learning_rate: float | None = setting(
+        None, "step size of the value network (not with arch shared); none for learning_rate", low=0, live=True
+    )
+    anneal_learning_rate: bool = setting(False, "learning rates fall linearly to 0 over the run")
+    adam_eps: float = setting(1e-5, "Adam's epsilon", low=0)
+    entropy_coef: float = setting(0.0, "weight of the entropy bonus [c_2, beta_S]", low=0, live=True)
+    max_grad_norm: float = setting(0.5, "longest gradient, of each network by itself; 0 for no clipping", low=0)
+
+    def validate(self) -> None:
+        super().validate()
+        if self.critic_learning_rate is not None and self.arch == "shared":
+            raise ConfigError(
+                "critic_learning_rate needs a value network of its own: set arch dual or leave critic_learning_rate out."
+            )
+
+
+@dataclass(kw_only=True)
+class RMSPropConfig(PolicyGradientConfig):
+    """Settings of the algorithms whose papers step by RMSProp."""
+
+    optimizer: str = setting("rmsprop", "what takes the steps", choices=("rmsprop", "adam"))
+    learning_rate: float = setting(7e-4, "the optimiser's step size", low=0, live=True)
+    rmsprop_alpha: float = setting(0.99, "decay of RMSProp's mean square [alpha]", low=0, high=1)
+    rmsprop_eps: float = setting(1e-5, "RMSProp's epsilon", low=0)
+    rmsprop_inside_root: bool = setting(
+        False, "epsilon under the root and a mean square that starts at 1, as the original code has it"
+    )
+
+    def optimizers(self, flat: FlatParameters) -> dict[str, Optimizer]:
+        """The chosen optimiser for each parameter group."""
+        if self.optimizer == "adam":
+            return dict(adams(flat, self.adam_eps))
+        settings = (self.rmsprop_eps, self.rmsprop_alpha, self.rmsprop_inside_root)
+        return {group: RMSProp(flat, where, *settings) for group, where in flat.slices.items()}
+
+
+@dataclass(kw_only=True)
+class SurrogateConfig(PolicyGradientConfig):
+    """Settings of a policy update by a surrogate objective; the papers' symbols stand in brackets."""
+
+    objective: str = setting(
+        "clip", "surrogate: pg, cpi (no clipping), clip, kl (fixed, or adaptive with kl_target)", choices=OBJECTIVES
+    )
+    clip_range: float = setting(0.2, "how far the ratio may move the clipped objective [epsilon]", low=0, live=True)
+    anneal_clip_range: bool = setting(False, "clip range falls linearly to 0 over the run")
+    kl_beta: float = setting(
+        1.0, "weight of the KL penalty of objective kl; the first one where it adapts [beta, beta_pi]", low=0, live=True
+    )
+    kl_target: float = setting(
+        0.0, "KL that an adaptive penalty aims at; 0 keeps kl_beta fixed [d_targ]", low=0, live=True
+    )
+    num_minibatches: int = setting(32, "gradient steps an epoch", low=1)
+    whole_segments: bool = setting(False, "minibatches of whole environment segments in place of random steps")
+    value_coef: float = setting(0.5, "weight of the value loss 1/2 (V - V_targ)^2 [c_1]", low=0, live=True)
+    value_clip: float = setting(
+        0.0, "keep V within this range of its old value in the value loss; 0 for no clipping", low=0, live=True
+    )
+    normalize_advantage: str = setting(
+        "minibatch",
+        "standardise advantages over each minibatch, the whole batch, or none",
+        choices=("minibatch", "batch", "none"),
+    )
+    measure_interference: bool = setting(
+        False, "each iteration, compare the policy's and the value's gradient on a trunk they share"
+    )
+
+    def validate(self) -> None:
+        super().validate()
+        units = self.num_envs if self.whole_segments else self.batch_size
+        if self.num_minibatches > units:
+            what = "environments (whole_segments)" if self.whole_segments else "samples (num_envs x num_steps)"
+            raise ConfigError(
+                f"num_minibatches {self.num_minibatches} is more than the {units} {what} of a rollout: lower it."
+            )
+        if self.kl_target and self.objective != "kl":
+            raise ConfigError(f"kl_target belongs to objective kl, not {self.objective}: set objective kl too.")
+        if self.measure_interference and self.arch == "dual":
+            raise ConfigError("measure_interference needs a trunk that policy and value share: set arch shared.")
+
+    def require_share(self, processes: int) -> None:
+        super().require_share(processes)
+        units = (self.num_envs if self.whole_segments else self.batch_size) // processes
+        require_minibatches("num_minibatches", self.num_minibatches, units, processes, self.whole_segments)
+
+
+def adams(flat: FlatParameters, eps: float) -> dict[str, Adam]:
+    """An Adam for each parameter group."""
+    return {group: Adam(flat, where, eps) for group, where in flat.slices.items()}

@@ -1,0 +1,108 @@
+"""Settings that change while an agent trains: learning rates, coefficients, clip range.
+
+A change is made between two iterations and holds from the next one on. The run directory's changes.jsonl remembers it
+at once, so that a run which is killed and resumed from an earlier checkpoint makes the same change at the same place.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from phasegrad.config import coerce_fields, live_fields
+from phasegrad.errors import ConfigError, DamagedError, RunError, nearest
+from phasegrad.runs.contract import Trainer
+from phasegrad.runs.files import read_limited, replace_synced, writing
+from phasegrad.runs.state import Change, RunState
+
+CHANGES = "changes.jsonl"
+MOST_BYTES = 1 << 26
+
+
+def change(trainer: Trainer, settings: Mapping[str, Any]) -> None:
+    """Check the settings, apply and remember them."""
+    config, run = trainer.config, trainer.run
+    allowed = live_fields(type(config))
+    values = coerce_fields(type(config), settings)
+    for name in values:
+        if name not in allowed:
+            raise ConfigError(
+                f"{name} cannot change while an agent trains: {', '.join(sorted(allowed))} can.{nearest(name, allowed)}"
+            )
+    here = run.progress.iteration
+    run.planned = [each for each in run.planned if each.iteration > here or values.keys().isdisjoint(each.after)]
+    after = {name: value for name, value in values.items() if getattr(config, name) != value}
+    before = {name: getattr(config, name) for name in after}
+    trainer.apply(after)
+    if after and config.is_frozen:  # before training these are its settings, and no change of them
+        made = Change(here, run.progress.step, before, after)
+        run.changes.append(made)
+        if run.on_change is not None:
+            run.on_change(made)
+
+
+def apply_planned(trainer: Trainer) -> None:
+    """Make the changes that the run had made here before it was killed."""
+    run, here = trainer.run, trainer.run.progress.iteration
+    due = [each for each in run.planned if each.iteration == here]
+    run.planned = [each for each in run.planned if each.iteration > here]
+    for each in due:
+        change(trainer, each.after)
+
+
+class ChangesFile:
+    """The list of changes in a run directory, for the session that writes it."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self.path = run_dir / CHANGES
+        self.recorded = self._read()
+
+    def _read(self) -> list[Change]:
+        """Those in the file, in their order; a last line that a kill has cut was never in force."""
+        try:
+            lines = read_limited(self.path, MOST_BYTES).split(b"\n")
+        except FileNotFoundError:
+            return []
+        try:
+            return [change_from_json(json.loads(line)) for line in lines[:-1]]
+        except (ValueError, KeyError, TypeError) as error:
+            raise RunError(f"{self.path} is damaged: {str(error)[:80]}.") from None
+
+    def take_up(self, run: RunState, anew: bool) -> list[Change]:
+        """Add what the run has changed since it was loaded; what the file has of later iterations is still to be made.
+
+        A run that goes `anew` from an earlier step is not to repeat that: it is forgotten.
+        """
+        later = [each for each in self.recorded if each not in run.changes and each.iteration >= run.progress.iteration]
+        known = [] if anew else later
+        wanted = [*run.changes, *known]
+        if wanted != self.recorded:
+            with writing(self.path):
+                payload = b"".join((json.dumps(each.to_json()) + "\n").encode() for each in wanted)
+                replace_synced(self.path, payload)
+            self.recorded = wanted
+        return known
+
+    def add(self, made: Change) -> None:
+        """Add a line, on the disk before training goes on."""
+        if made in self.recorded:
+            return
+        self.recorded.append(made)
+        with writing(self.path), open(self.path, "ab") as file:
+            file.write((json.dumps(made.to_json()) + "\n").encode())
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def change_from_json(data: Any) -> Change:
+    """A change as a file has it."""
+    if (
+        not isinstance(data, dict)
+        or not isinstance(data.get("before"), dict)
+        or not isinstance(data.get("after"), dict)
+    ):
+        raise DamagedError("What is saved of changed settings is damaged.")
+    return Change(int(data["iteration"]), int(data["step"]), data["before"], data["after"])

@@ -1,0 +1,69 @@
+"""Where a run stands: how far it is, what of it is on disk, and what a resumed one has still to take up.
+
+One object of a run, owned and written by this package; an algorithm only hands it on.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from phasegrad.data.legs import Legs
+
+RECENT_EPISODES = 100
+
+
+@dataclass
+class Progress:
+    """How far a run is; all of it goes into a checkpoint."""
+
+    step: int = 0  # environment steps over all environments
+    iteration: int = 0
+    episodes: int = 0
+    longest_episode: int = 0  # in steps, of all that have ended
+    recent_returns: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT_EPISODES))
+    recent_lengths: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT_EPISODES))
+
+
+@dataclass(frozen=True)
+class Change:
+    """Settings that were changed once so many iterations were done, with the values they had and got."""
+
+    iteration: int
+    step: int
+    before: Mapping[str, Any]
+    after: Mapping[str, Any]
+
+    def to_json(self) -> dict[str, Any]:
+        return {"iteration": self.iteration, "step": self.step, "before": dict(self.before), "after": dict(self.after)}
+
+
+@dataclass
+class RunState:
+    """Where one run stands, beside its agent's and its optimisers' tensors."""
+
+    legs: Legs  # of the training environments
+    progress: Progress = field(default_factory=Progress)
+    run_dir: Path | None = None
+    overwrite: bool = False  # whether a run there, or what it holds beyond this one's step, may be replaced
+    takes_over: bool = False  # whether the run in the run directory is this one, to go on with
+    stands_on: tuple[int, str | None] | None = None  # step and checksum of the checkpoint it comes from
+    passed_over: list[str] = field(default_factory=list)  # checkpoints that were found damaged when it was loaded
+    checkpoint_due: bool = False  # at the next boundary
+    metrics_bytes: int = 0  # that metrics.jsonl held at the last checkpoint
+    seconds_before: float = 0.0  # of training, in earlier sessions
+    played_to: str = ""  # digest of the observations that a checkpoint's actions led to
+    carried_from: dict[str, Any] | None = None  # what a checkpoint lists of rollouts to be read when training goes on
+    changes: list[Change] = field(default_factory=list)  # of settings so far
+    planned: list[Change] = field(default_factory=list)  # changes that the run had made after the step it goes on from
+    on_change: Callable[[Change], None] | None = None  # of the session that is under way
+
+    def as_begun(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Settings as they were before any was changed."""
+        begun = dict(settings)
+        for change in reversed(self.changes):
+            begun |= change.before
+        return begun
