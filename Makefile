@@ -36,6 +36,7 @@ demo: package
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-cache
 	$(BIN)/mypy
 	$(BIN)/mypy --config-file tests/mypy.ini
 

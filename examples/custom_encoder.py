@@ -23,7 +23,11 @@ class TwoStream(nn.Module):
         return torch.cat([self.positions(first), self.velocities(second)], -1)
 
 
+pg.register_encoder(
+    "two_stream", TwoStream
+)  # under a name it is known to files: an agent is loaded without being given it
+
 if __name__ == "__main__":
-    agent = pg.PPO("CartPole-v1", encoder=TwoStream, seed=1)
+    agent = pg.PPO("CartPole-v1", encoder="two_stream", seed=1)  # or the class itself: encoder=TwoStream
     agent.learn(50_000, progress=True)
     print(agent.evaluate(20).summary())

@@ -18,15 +18,19 @@ from phasegrad.errors import ConfigError, EnvError, NonFiniteError, PhasegradErr
 from phasegrad.versions import __version__
 
 if TYPE_CHECKING:
-    from phasegrad.algorithms import A2C, ACER, PPG, PPO, TRPO, VPG
+    from phasegrad.algorithms import A2C, ACER, PPG, PPO, TRPO, VPG, Algorithm, register
     from phasegrad.algorithms.loading import load
     from phasegrad.export.onnx import export_onnx
     from phasegrad.video.recording import record_video
 
-LAZY = dict.fromkeys(("A2C", "ACER", "PPG", "PPO", "TRPO", "VPG"), "phasegrad.algorithms") | {
-    "load": "phasegrad.algorithms.loading"
+LAZY = dict.fromkeys(("A2C", "ACER", "PPG", "PPO", "TRPO", "VPG", "Algorithm", "register"), "phasegrad.algorithms") | {
+    "load": "phasegrad.algorithms.loading",
+    "record_video": "phasegrad.video.recording",
+    "export_onnx": "phasegrad.export",
+    "Distribution": "phasegrad.distributions",
+    "register_distribution": "phasegrad.distributions",
+    "register_encoder": "phasegrad.models",
 }
-LAZY |= {"record_video": "phasegrad.video.recording", "export_onnx": "phasegrad.export"}
 
 __all__ = [
     "A2C",
@@ -35,7 +39,9 @@ __all__ = [
     "PPO",
     "TRPO",
     "VPG",
+    "Algorithm",
     "ConfigError",
+    "Distribution",
     "EnvError",
     "NonFiniteError",
     "PhasegradError",
@@ -44,6 +50,9 @@ __all__ = [
     "export_onnx",
     "load",
     "record_video",
+    "register",
+    "register_distribution",
+    "register_encoder",
 ]
 
 

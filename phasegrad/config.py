@@ -23,7 +23,7 @@ FIXED_FIELDS = {
     "normalize_reward", "clip_reward", "reward_gamma", "arch", "encoder", "hidden_sizes", "activation",
     "impala_channels", "impala_stem", "impala_stem_stride", "impala_pooling", "policy_gain", "std", "initial_std",
     "std_floor", "fixed_std_fraction", "mean_tanh", "adam_eps", "max_grad_norm", "optimizer", "rmsprop_alpha",
-    "rmsprop_eps", "rmsprop_inside_root", "n_pi", "aux_interval", "aux_buffer", "aux_head", "replay_ratio",
+    "rmsprop_eps", "rmsprop_inside_root", "action_distribution", "n_pi", "aux_interval", "aux_buffer", "aux_head", "replay_ratio",
     "replay_capacity",
 }  # fmt: skip
 WEIGHTS = ("entropy_coef", "value_coef", "beta_clone", "q_coef")  # of a loss's terms; a program takes them as inputs
@@ -33,7 +33,7 @@ UNREAD_BY_LOSSES = {
     "aux_learning_rate", "gamma", "gae_lambda", "policy_gae_lambda", "average_decay", "max_kl", "cg_damping",
     "line_search_decay", "env_timeout", "preset", "compile", "log_steps", "track", "backend", "vectorization",
 }  # fmt: skip
-ENCODERS = ("auto", "mlp", "nature", "impala", "grid")
+ENCODERS = ["auto", "mlp", "nature", "impala", "grid"]  # and those that are registered
 TRUE, FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
 
@@ -160,6 +160,9 @@ class Config:
     impala_stem_stride: int = setting(2, "stride of that convolution; its kernel is twice as wide", low=2)
     impala_pooling: str = setting(
         "flatten", "after the IMPALA stacks: flatten, or mean over the image (Impoola)", choices=("flatten", "mean")
+    )
+    action_distribution: str = setting(
+        "auto", "what the policy puts out: auto lets the action space decide, gaussian (Box), or a registered one"
     )
     policy_gain: float = setting(0.01, "scale of the policy head's orthogonal initialisation", low=0)
     std: str = setting(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 
 import gymnasium as gym
 import numpy as np
@@ -16,20 +17,24 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from phasegrad.errors import EnvError
+from phasegrad.errors import ConfigError, EnvError
 
 MASKED_LOGIT = -1e8  # finite, so that 0 * log 0 stays 0 in entropy and KL instead of NaN
 LARGEST_UNIFORM = 1.0 - 1e-6  # below 1 in float32, so that the inverse CDF never runs past the last possible action
 
 
 class Distribution(ABC):
-    """One kind of distribution over one action space. `params` is always [..., parameter_size]."""
+    """One kind of distribution over one action space. `params` is always [..., parameter_size].
+
+    One of your own is registered by `register_distribution` and made from the action space.
+    """
 
     parameter_size: int  # P
     action_shape: tuple[int, ...]  # of one stored action
     action_dtype: torch.dtype
     noise_size: int  # numbers of noise one action needs
     noise_is_normal: bool = False
+    has_std: bool = False  # whether its parameters are means and logarithms of standard deviations, for `std` to decide
     mask_size: int = 0  # entries of an action mask, 0 where masks make no sense
 
     @abstractmethod
@@ -57,6 +62,13 @@ class Distribution(ABC):
         if mask is None:
             return params
         raise EnvError(f"{type(self).__name__} actions cannot be masked: only discrete ones can.")
+
+    def described(self, params: Tensor) -> dict[str, Tensor]:
+        """The parameters by the names that people know them by."""
+        if self.has_std:
+            mean, log_std = params.chunk(2, -1)
+            return {"mean": mean, "std": log_std.exp()}
+        return {"logits" if self.mask_size else "params": params}
 
     def draw_noise(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
         """Noise [*shape, noise_size] for `sample`."""
@@ -167,7 +179,7 @@ class DiagonalGaussian(Distribution):
     """n independent normals; the parameters are the means, then the logarithms of the standard deviations."""
 
     action_dtype = torch.float32
-    noise_is_normal = True
+    noise_is_normal = has_std = True
 
     def __init__(self, n: int) -> None:
         self.parameter_size = 2 * n
@@ -197,8 +209,16 @@ class DiagonalGaussian(Distribution):
         return (0.5 * (ratio + distance - 1) + log_std_q - log_std_p).sum(-1)
 
 
-def distribution_for(space: gym.Space) -> Distribution:
-    """The distribution that fits an action space."""
+def distribution_for(space: gym.Space, name: str = "auto") -> Distribution:
+    """The distribution that fits an action space, or the one registered under a name."""
+    if name != "auto":
+        if name not in DISTRIBUTIONS:
+            known = ", ".join(("auto", *DISTRIBUTIONS))
+            raise ConfigError(
+                f"action_distribution must be one of {known}, not {name!r}: where it is one of your own, register it with "
+                "phasegrad.register_distribution first."
+            )
+        return DISTRIBUTIONS[name](space)
     if isinstance(space, gym.spaces.Discrete):
         return Categorical(int(space.n))
     if isinstance(space, gym.spaces.MultiDiscrete):
@@ -206,5 +226,27 @@ def distribution_for(space: gym.Space) -> Distribution:
     if isinstance(space, gym.spaces.MultiBinary):
         return Bernoulli(int(np.prod(space.shape)))
     if isinstance(space, gym.spaces.Box):
-        return DiagonalGaussian(int(np.prod(space.shape)))
+        return gaussian(space)
     raise EnvError(f"Action space {space} is not supported: it must be Discrete, MultiDiscrete, MultiBinary or Box.")
+
+
+def gaussian(space: gym.Space) -> DiagonalGaussian:
+    if not isinstance(space, gym.spaces.Box):
+        raise ConfigError(f"action_distribution gaussian needs a Box action space, not {space}: use auto.")
+    return DiagonalGaussian(int(np.prod(space.shape)))
+
+
+DISTRIBUTIONS: dict[str, Callable[[gym.Space], Distribution]] = {"gaussian": gaussian}
+BUILT_IN = frozenset(DISTRIBUTIONS)
+
+
+def register_distribution(name: str, make: Callable[[gym.Space], Distribution]) -> None:
+    """Make a distribution of your own known as `action_distribution` `name`; `make` is its class, called with the space.
+
+    It raises a ConfigError for a space that it does not fit. Registering a name again takes its place.
+    """
+    if not name.isidentifier() or name == "auto" or name in BUILT_IN:
+        raise ConfigError(f"A distribution's name is a word that is not taken, such as beta, not {name!r}.")
+    if not callable(make):
+        raise ConfigError("A distribution is registered with its class, or a function from the action space to one.")
+    DISTRIBUTIONS[name] = make

@@ -69,7 +69,7 @@ def random_batch(agent: Algorithm, size: int = 7, seed: int = 0) -> Batch:
     else:
         actions = torch.randint(agent.distribution.parameter_size, (size,), generator=generator)
     log_probs = agent.distribution.log_prob(params, actions)
-    return Batch(observations, None, normal(size), params, actions, log_probs, normal(size), normal(size))
+    return Batch(observations, None, normal(size), actions, params, log_probs, normal(size), normal(size))
 
 
 # A2C
@@ -85,7 +85,7 @@ def test_the_gradient_of_a2c_is_the_first_of_ppo_with_objective_pg(float64: None
     batch = random_batch(a2c)
     gradients = []
     for agent, scalars in ((a2c, {}), (ppo, {"clip_range": 0.2, "kl_beta": 1.0})):
-        loss, _ = agent.loss(batch, scalars)  # type: ignore[attr-defined]
+        loss, _ = agent.loss(batch, agent.config.weights() | scalars)  # type: ignore[attr-defined]
         gradients.append(agent.flat.gradient(loss))
     assert gradients[0].norm() > 1e-3
     torch.testing.assert_close(gradients[0], gradients[1], rtol=1e-12, atol=1e-14)
@@ -133,8 +133,9 @@ def test_an_iteration_covers_many_updates_and_totals_are_exact() -> None:
 def test_updates_per_iteration_only_changes_the_noise_and_how_often_rates_are_read() -> None:
     agent = tiny("a2c")
     whole = agent.draw_noise(15)
+    agent.config.total_steps = 12 * 4
     agent.experience.be_ready()
-    parts = [rollout.num_steps for rollout in agent.rollouts(12)]
+    parts = [rollout.num_steps for rollout in agent.rollouts(3)]
     assert parts == [5, 5, 2]
     assert agent.progress.step == 12 * 4
     assert torch.equal(agent.draw_noise(15), whole), "noise is a function of seed and iteration"
@@ -209,7 +210,7 @@ def test_vpg_takes_one_policy_step_and_many_value_steps() -> None:
 def test_the_policy_gradient_of_vpg_is_the_mean_of_score_times_advantage(float64: None) -> None:
     agent = tiny("vpg", "Pendulum-v1")
     batch = random_batch(agent)
-    loss, _ = agent.policy_loss(batch, {})  # type: ignore[attr-defined]
+    loss, _ = agent.policy_loss(batch, agent.config.weights())  # type: ignore[attr-defined]
     found = agent.flat.gradient(loss)
     expected = torch.zeros_like(found)
     for i in range(len(batch)):  # sample by sample, with torch's own normal distribution

@@ -64,12 +64,11 @@ class A2C(Algorithm):
             values, targets = [], []
             for rollout in self.rollouts(config.updates_per_iteration):
                 estimate_advantages(rollout, config)
-                with self.clock.section("update"):
-                    batch = everything(rollout, self.device, Batch)
-                    if config.normalize_advantage == "batch":
-                        batch.advantages = normalized(batch.advantages, self.ranks)
-                    usual = rollout.num_steps == config.num_steps
-                    self.stepper.step("a2c", self.loss, batch, config.weights(), rates, usual)
+                batch = everything(rollout, self.device, Batch)
+                if config.normalize_advantage == "batch":
+                    batch.advantages = normalized(batch.advantages, self.ranks)
+                usual = rollout.num_steps == config.num_steps
+                self.stepper.step("a2c", self.loss, batch, config.weights(), rates, usual)
                 values.append(rollout.values.flatten().clone())  # the next rollout takes their place
                 targets.append(rollout.value_targets.flatten().clone())
                 is_last = len(values) == config.updates_per_iteration or not self.steps_left()

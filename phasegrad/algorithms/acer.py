@@ -21,7 +21,6 @@ to learn from trajectories x_0, a_0, r_0, mu(.|x_0), ..., x_k:
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import gymnasium as gym
@@ -35,22 +34,12 @@ from phasegrad.algorithms.base import Algorithm
 from phasegrad.algorithms.estimates import value_metrics
 from phasegrad.algorithms.surrogate import learning_rates
 from phasegrad.compute.optimizers import Optimizer
-from phasegrad.data.minibatches import Minibatch, in_chunks
-from phasegrad.data.replay_memory import ReplayMemory, Trajectories, trajectories_of
+from phasegrad.data.minibatches import in_chunks
+from phasegrad.data.replay_memory import ReplayBatch, ReplayMemory, Trajectories, replay_batch, trajectories_of
 from phasegrad.errors import EnvError
 from phasegrad.losses import corrected_policy_gradient, kl_gradient, projected, value_loss
 from phasegrad.models import ActorQCritic, AveragePolicy
 from phasegrad.models.q_critic import expected_value
-from phasegrad.tree import tree_map
-
-
-@dataclass
-class ReplayBatch(Minibatch):
-    """Steps of trajectories with their Retrace targets (`value_targets`)."""
-
-    actions: Tensor
-    behaviour_params: Tensor  # of the policy that acted
-    average_params: Tensor
 
 
 class ACER(Algorithm):
@@ -86,13 +75,12 @@ class ACER(Algorithm):
 
     def learn_from(self, trajectories: Trajectories, rates: Mapping[str, float], on_policy: bool) -> Tensor:
         """One gradient step on trajectories of the current policy, or of those that filled the memory; the targets."""
-        with self.clock.section("update"):
-            batch = self.batch_of(trajectories, on_policy)
-            name, loss = ("on_policy", self.on_policy_loss) if on_policy else ("off_policy", self.off_policy_loss)
-            usual = len(trajectories.actions) == self.config.num_steps
-            self.stepper.step(name, loss, batch, self.config.weights(), rates, usual)
-            self.average.follow(self.config.average_decay)
-            return batch.value_targets.cpu()
+        batch = self.batch_of(trajectories, on_policy)
+        name, loss = ("on_policy", self.on_policy_loss) if on_policy else ("off_policy", self.off_policy_loss)
+        usual = len(trajectories.actions) == self.config.num_steps
+        self.stepper.step(name, loss, batch, self.config.weights(), rates, usual)
+        self.average.follow(self.config.average_decay)
+        return batch.value_targets.cpu()
 
     @torch.no_grad()
     def batch_of(self, trajectories: Trajectories, on_policy: bool) -> ReplayBatch:
@@ -120,18 +108,7 @@ class ACER(Algorithm):
             config.gae_lambda,
         )
         average_params = in_chunks(self.average.policy, seen, 2, self.device)
-
-        def flat(tree: Any) -> Any:
-            return None if tree is None else tree_map(lambda leaf: leaf.flatten(0, 1).to(self.device), tree)
-
-        return ReplayBatch(
-            observations=flat(trajectories.observations),
-            masks=flat(trajectories.masks),
-            value_targets=flat(targets),
-            behaviour_params=flat(trajectories.behaviour_params),
-            actions=flat(trajectories.actions),
-            average_params=flat(average_params),
-        )
+        return replay_batch(trajectories, targets, average_params, self.device)
 
     def next_values(self, trajectories: Trajectories, values: Tensor) -> Tensor:
         """V [T, N] of what really followed each step, from V of the steps themselves."""

@@ -159,8 +159,8 @@ class Algorithm(Verbs, ABC):
         if noise is None:
             noise = self.draw_noise(min(self.config.num_steps, self.steps_left()))
         rollout = self.collect(len(noise), slot, noise)
-        yield rollout
         with self.clock.section("update"):
+            yield rollout
             self.model.normalizer.update(rollout.observations)
 
     def rollouts(self, count: int) -> Iterator[Rollout]:

@@ -52,7 +52,8 @@ class PPG(Algorithm):
     def iterations(self) -> Iterator[dict[str, Any]]:
         config, buffer = self.config, self.buffer
         while self.steps_left():
-            for _ in range(buffer.since_phase, config.interval):  # a resumed phase goes on where its buffer ends
+            # The policy phase; a resumed one goes on where its buffer ends
+            for _ in range(buffer.since_phase, config.interval):
                 left, shuffle = self.remaining_fraction(), self.generator("minibatches")
                 rates = learning_rates(config, left, self.flat.slices)
                 scheduled = scheduled_weights(config, self.scalars, left)
@@ -60,31 +61,31 @@ class PPG(Algorithm):
                 with self.collected(buffer.free_next_slot()) as rollout:
                     estimate_advantages(rollout, config)
                     metrics = self.rollout_metrics(rollout)
-                    with self.clock.section("update"):
-                        if config.normalize_advantage == "batch":
-                            rollout.advantages.copy_(normalized(rollout.advantages, self.ranks))
-                        for epoch in range(max(config.e_pi, config.e_v)):
-                            if epoch < min(config.e_pi, config.e_v):  # where both are due, they share a pass
-                                loss, groups = self.policy_and_value_loss, ["policy", "value"]
-                            elif epoch < config.e_pi:
-                                loss, groups = self.policy_loss, ["policy"]
-                            else:
-                                loss, groups = self.value_loss, ["value"]
-                            minibatches = epoch_of_minibatches(rollout, config, shuffle, self.device, self.ranks)
-                            if epoch == 0 and config.measure_interference:
-                                first = next(iter(minibatches))
-                                metrics |= interference(self.model, first, config, coefficients, self.ranks)
-                            trained = rates if config.arch == "shared" else {group: rates[group] for group in groups}
-                            self.stepper.epoch(loss.__name__, loss, minibatches, coefficients, trained)
-                        if config.kl_target:
-                            kl_beta = adapted_kl_beta(scheduled["kl_beta"], self.mean_kl(rollout), config.kl_target)
-                            self.scalars["kl_beta"] = kl_beta
+                    if config.normalize_advantage == "batch":
+                        rollout.advantages.copy_(normalized(rollout.advantages, self.ranks))
+                    for epoch in range(max(config.e_pi, config.e_v)):
+                        if epoch < min(config.e_pi, config.e_v):  # where both are due, they share a pass
+                            loss, groups = self.policy_and_value_loss, ["policy", "value"]
+                        elif epoch < config.e_pi:
+                            loss, groups = self.policy_loss, ["policy"]
+                        else:
+                            loss, groups = self.value_loss, ["value"]
+                        minibatches = epoch_of_minibatches(rollout, config, shuffle, self.device, self.ranks)
+                        if epoch == 0 and config.measure_interference:
+                            first = next(iter(minibatches))
+                            metrics |= interference(self.model, first, config, coefficients, self.ranks)
+                        trained = rates if config.arch == "shared" else {group: rates[group] for group in groups}
+                        self.stepper.epoch(loss.__name__, loss, minibatches, coefficients, trained)
+                    if config.kl_target:
+                        kl_beta = adapted_kl_beta(scheduled["kl_beta"], self.mean_kl(rollout), config.kl_target)
+                        self.scalars["kl_beta"] = kl_beta
                 buffer.add(rollout.num_steps, self.progress.iteration)
                 metrics |= self.stepper.take_epoch_means() | self.stepper.take_metrics()
                 metrics |= scheduled | logged_rates(rates)
                 if buffer.phase_is_over() or not self.steps_left():
                     break
                 yield metrics
+            # The auxiliary phase
             if config.has_auxiliary_phase:
                 with self.clock.section("auxiliary"):
                     metrics |= self.auxiliary_phase()

@@ -65,25 +65,24 @@ class PPO(Algorithm):
             with self.collected() as rollout:
                 estimate_advantages(rollout, config)
                 metrics = self.rollout_metrics(rollout)
-                with self.clock.section("update"):
-                    for epoch in range(config.epochs):
-                        if epoch and config.recompute_advantages:
-                            self.experience.revalue(rollout)
-                            estimate_advantages(rollout, config)
-                        if config.normalize_advantage == "batch":
-                            rollout.advantages.copy_(normalized(rollout.advantages, self.ranks))
-                        steps_before = self.stepper.count
-                        minibatches = epoch_of_minibatches(rollout, config, shuffle, self.device, self.ranks)
-                        if epoch == 0 and config.measure_interference:
-                            first = next(iter(minibatches))
-                            metrics |= interference(self.model, first, config, coefficients, self.ranks)
-                        self.stepper.epoch("ppo", self.loss, minibatches, coefficients, rates)
-                        if config.kl_stop and self.stepper.mean_since("kl", steps_before) > config.kl_stop:
-                            break
-                    kl = self.stepper.mean_since("kl", steps_before)  # of the last epoch: how far the update went
-                    if config.kl_target:
-                        kl_beta = adapted_kl_beta(scheduled["kl_beta"], self.mean_kl(rollout), config.kl_target)
-                        self.scalars["kl_beta"] = kl_beta
+                for epoch in range(config.epochs):
+                    if epoch and config.recompute_advantages:
+                        self.experience.revalue(rollout)
+                        estimate_advantages(rollout, config)
+                    if config.normalize_advantage == "batch":
+                        rollout.advantages.copy_(normalized(rollout.advantages, self.ranks))
+                    steps_before = self.stepper.count
+                    minibatches = epoch_of_minibatches(rollout, config, shuffle, self.device, self.ranks)
+                    if epoch == 0 and config.measure_interference:
+                        first = next(iter(minibatches))
+                        metrics |= interference(self.model, first, config, coefficients, self.ranks)
+                    self.stepper.epoch("ppo", self.loss, minibatches, coefficients, rates)
+                    if config.kl_stop and self.stepper.mean_since("kl", steps_before) > config.kl_stop:
+                        break
+                kl = self.stepper.mean_since("kl", steps_before)  # of the last epoch: how far the update went
+                if config.kl_target:
+                    kl_beta = adapted_kl_beta(scheduled["kl_beta"], self.mean_kl(rollout), config.kl_target)
+                    self.scalars["kl_beta"] = kl_beta
             metrics |= self.stepper.take_epoch_means() | self.stepper.take_metrics()
             yield metrics | {"kl": kl, "epochs": epoch + 1} | scheduled | logged_rates(rates)
 

@@ -1,4 +1,4 @@
-"""Trust Region Policy Optimization (Schulman et al. 2015).
+"""Trust Region Policy Optimization (Schulman et al. 2015); its settings are in trpo_settings.py.
 
 for iteration = 1, 2, ... do
     run pi_old in N environments for T timesteps, compute advantage estimates
@@ -12,7 +12,6 @@ for iteration = 1, 2, ... do
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -20,49 +19,13 @@ from torch import Tensor
 
 from phasegrad.algorithms.base import Algorithm
 from phasegrad.algorithms.estimates import estimate_advantages, normalized
+from phasegrad.algorithms.trpo_settings import TRPOConfig
 from phasegrad.compute.natural_gradient import FisherProduct, conjugate_gradient
 from phasegrad.compute.optimizers import Adam
-from phasegrad.config import Config, require_dual, require_minibatches, setting
 from phasegrad.data.minibatches import Batch, Minibatch, Minibatches, everything, gather, minibatch_indices
 from phasegrad.data.storage import Rollout
-from phasegrad.errors import ConfigError, NonFiniteError
+from phasegrad.errors import NonFiniteError
 from phasegrad.losses import policy_objective, value_loss
-
-
-@dataclass(kw_only=True)
-class TRPOConfig(Config):
-    """Settings of TRPO; the paper's symbols stand in brackets."""
-
-    arch: str = setting("dual", "separate policy and value networks; no other")
-    gae_lambda: float = setting(0.97, "lambda of generalised advantage estimation", low=0, high=1)
-    max_kl: float = setting(0.01, "mean KL that no update of the policy exceeds [delta]", low=0, live=True)
-    cg_iterations: int = setting(10, "iterations of the conjugate gradient method", low=1)
-    cg_damping: float = setting(0.1, "multiple of the identity that is added to the Fisher matrix", low=0)
-    fisher_samples: int = setting(0, "samples of a rollout in the Fisher matrix, drawn at random; 0 for all", low=0)
-    line_search_tries: int = setting(10, "step lengths to try before an update is given up", low=1)
-    line_search_decay: float = setting(0.8, "each length as a share of the one before", low=0, high=1)
-    entropy_coef: float = setting(0.0, "weight of the entropy bonus in L", low=0, live=True)
-    normalize_advantage: str = setting(
-        "batch", "standardise advantages over each rollout (batch), or none", choices=("batch", "none")
-    )
-    critic_learning_rate: float = setting(1e-3, "Adam's step size on the value network", low=0, live=True)
-    adam_eps: float = setting(1e-5, "Adam's epsilon", low=0)
-    value_epochs: int = setting(5, "passes of the value regression over each rollout", low=0)
-    num_minibatches: int = setting(32, "gradient steps of each such pass", low=1)
-    max_grad_norm: float = setting(0.0, "longest gradient of the value network; 0 for no clipping", low=0)
-
-    def validate(self) -> None:
-        super().validate()
-        require_dual(self, "a step within the policy's trust region must leave the value function alone")
-        if self.num_minibatches > self.batch_size:
-            raise ConfigError(
-                f"num_minibatches {self.num_minibatches} is more than the {self.batch_size} samples "
-                "(num_envs x num_steps) of a rollout: lower it."
-            )
-
-    def require_share(self, processes: int) -> None:
-        super().require_share(processes)
-        require_minibatches("num_minibatches", self.num_minibatches, self.batch_size // processes, processes)
 
 
 class TRPO(Algorithm):
@@ -85,11 +48,10 @@ class TRPO(Algorithm):
             with self.collected() as rollout:
                 estimate_advantages(rollout, config)
                 metrics = self.rollout_metrics(rollout)
-                with self.clock.section("update"):
-                    if config.normalize_advantage == "batch":
-                        rollout.advantages.copy_(normalized(rollout.advantages, self.ranks))
-                    metrics |= self.policy_step(rollout, shuffle)
-                    self.value_regression(rollout, shuffle)
+                if config.normalize_advantage == "batch":
+                    rollout.advantages.copy_(normalized(rollout.advantages, self.ranks))
+                metrics |= self.policy_step(rollout, shuffle)
+                self.value_regression(rollout, shuffle)
             yield metrics | self.stepper.take_metrics() | {"critic_learning_rate": config.critic_learning_rate}
 
     def policy_step(self, rollout: Rollout, shuffle: torch.Generator) -> dict[str, float]:

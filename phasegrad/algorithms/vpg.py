@@ -64,15 +64,14 @@ class VPG(Algorithm):
             with self.collected() as rollout:
                 estimate_advantages(rollout, config)
                 metrics = self.rollout_metrics(rollout)
-                with self.clock.section("update"):
-                    batch = everything(rollout, self.device, Batch)
-                    if config.normalize_advantage == "batch":
-                        batch.advantages = normalized(batch.advantages, self.ranks)
-                    usual = rollout.num_steps == config.num_steps
-                    step("policy", self.policy_loss, batch, coefficients, {"policy": rates["policy"]}, usual)
-                    for _ in range(config.value_steps):
-                        step("value", self.value_loss, batch, coefficients, {"value": rates["value"]}, usual)
-                    metrics |= {"kl": self.mean_kl(rollout)}
+                batch = everything(rollout, self.device, Batch)
+                if config.normalize_advantage == "batch":
+                    batch.advantages = normalized(batch.advantages, self.ranks)
+                usual = rollout.num_steps == config.num_steps
+                step("policy", self.policy_loss, batch, coefficients, {"policy": rates["policy"]}, usual)
+                for _ in range(config.value_steps):
+                    step("value", self.value_loss, batch, coefficients, {"value": rates["value"]}, usual)
+                metrics |= {"kl": self.mean_kl(rollout)}
             yield metrics | self.stepper.take_metrics() | logged_rates(rates)
 
     def policy_loss(self, batch: Batch, coefficients: Mapping[str, float]) -> tuple[Tensor, dict[str, Tensor]]:

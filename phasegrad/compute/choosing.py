@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 
 import torch
+from torch import nn
 
 from phasegrad.compute import native
 from phasegrad.compute.acting import Actor
@@ -19,7 +20,7 @@ from phasegrad.config import Config
 from phasegrad.distributed.ranks import Ranks
 from phasegrad.errors import PhasegradWarning
 from phasegrad.models import ActorCritic, FlatParameters
-from phasegrad.models.encoders import ImageEncoder
+from phasegrad.models.encoders import OWN_ENCODERS, ImageEncoder
 from phasegrad.models.modes import TrainingMode
 
 WORTH_COMPILING = 20_000  # environment steps of a run: a shorter one is over before a second of compiling is repaid
@@ -50,7 +51,8 @@ class Computation:
         self.large, self.second_derivatives = large, second_derivatives
         self.microbatch = SMALL_BATCH if large else ANY_BATCH  # samples of a gradient that are computed together
         self.chunk = min(self.microbatch, MOST_AT_ONCE)  # and without one
-        own_encoder = not isinstance(config.encoder, str)  # which may have dropout or batch norm; ours have neither
+        # One from outside may have dropout or batch norm; those of this package have neither.
+        own_encoder = not isinstance(config.encoder, str) or config.encoder in OWN_ENCODERS
         self.training_mode = TrainingMode(model, own_encoder, seed, ranks)
         self.flat = FlatParameters(model.parameter_groups())
         self.actor = Actor(model, device)
@@ -95,6 +97,13 @@ class Computation:
             chosen = "on"
         config.settle(compile=chosen)
         self.described = DESCRIPTIONS[chosen] + why
+        if chosen == "on" and self._foreign_convolutions():
+            self.described += ", the encoder's own convolutions by torch"
+
+    def _foreign_convolutions(self) -> bool:
+        """Whether an encoder from outside has convolutions that are not the `layers` of an ImageEncoder."""
+        known = {id(m) for e in self.model.modules() if isinstance(e, ImageEncoder) for m in e.modules()}
+        return any(isinstance(m, nn.Conv2d) and id(m) not in known for m in self.model.modules())
 
     def choose(self, begun: bool) -> None:
         """Compute as `compile` says, but for the first iteration of a run, which is plain.

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from phasegrad.data.collecting import Collector
+from phasegrad.data.minibatches import Minibatch
 from phasegrad.data.storage import Rollout, stored_dtype
 from phasegrad.distributions import Distribution
 from phasegrad.errors import DamagedError
@@ -41,6 +42,33 @@ class Trajectories:
     next_masks: Tensor | None  # [N, A]
     final_positions: Tensor  # [K] places t * N + n where an episode was cut short
     final_observations: Any  # [K, ...] its true last observations
+
+
+@dataclass
+class ReplayBatch(Minibatch):
+    """Steps of trajectories with their Retrace targets (`value_targets`)."""
+
+    actions: Tensor
+    behaviour_params: Tensor  # of the policy that acted
+    average_params: Tensor
+
+
+def replay_batch(
+    trajectories: Trajectories, targets: Tensor, average_params: Tensor, device: torch.device
+) -> ReplayBatch:
+    """All steps of trajectories [T, N] as a batch [T * N]."""
+
+    def flat(tree: Any) -> Any:
+        return None if tree is None else tree_map(lambda leaf: leaf.flatten(0, 1).to(device), tree)
+
+    return ReplayBatch(
+        observations=flat(trajectories.observations),
+        masks=flat(trajectories.masks),
+        value_targets=flat(targets),
+        actions=flat(trajectories.actions),
+        behaviour_params=flat(trajectories.behaviour_params),
+        average_params=flat(average_params),
+    )
 
 
 def trajectories_of(rollout: Rollout, collector: Collector) -> Trajectories:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from phasegrad.config import Config
-from phasegrad.distributions import DiagonalGaussian, Distribution, distribution_for
+from phasegrad.distributions import Distribution, distribution_for
 from phasegrad.errors import ConfigError
 from phasegrad.models.encoders import build_encoder
 from phasegrad.models.initialisation import fixed_norm_, orthogonal_
@@ -38,7 +38,7 @@ class PolicyHead(nn.Module):
     def __init__(self, encoder: Any, distribution: Distribution, action_space: gym.Space, config: Config) -> None:
         super().__init__()
         self.distribution = distribution
-        self.std = config.std if isinstance(distribution, DiagonalGaussian) else None
+        self.std = config.std if distribution.has_std else None
         self.mean_tanh = config.mean_tanh and self.std is not None
         self.std_scale, self.std_floor = config.initial_std / math.log(2), config.std_floor
         self.fixed_log_std: Tensor
@@ -83,7 +83,7 @@ class ActorCritic(nn.Module):
     ) -> None:
         super().__init__()
         self.arch = config.arch
-        self.distribution = distribution_for(action_space)
+        self.distribution = distribution_for(action_space, config.action_distribution)
         self.normalizer = ObservationNormalizer(
             observation_space, config.normalize_observation, config.clip_observation
         )

@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from phasegrad.config import ENCODERS
 from phasegrad.errors import ConfigError
 from phasegrad.models.initialisation import fixed_norm_, orthogonal_
 
@@ -279,6 +280,25 @@ def flat_floats(observation: Tensor, space: gym.Space) -> Tensor:
     return (observation.unsqueeze(1) if observation.dim() == 1 else observation.flatten(1)).to(dtype)
 
 
+OWN_ENCODERS: dict[str, Callable[[gym.Space], Any]] = {}  # those registered from outside
+
+
+def register_encoder(name: str, make: Callable[[gym.Space], Any]) -> None:
+    """Make an encoder of your own known as `encoder` `name`; `make` is its class, called with the observation space.
+
+    Agents that have it are then loaded and resumed without being given it again. A name registered twice is replaced.
+    """
+    if not name.isidentifier() or (name in ENCODERS and name not in OWN_ENCODERS):
+        raise ConfigError(f"An encoder's name is a word that is not taken, such as two_stream, not {name!r}.")
+    if not callable(make):
+        raise ConfigError(
+            "An encoder is registered with its class, or a function from the observation space to a module."
+        )
+    if name not in ENCODERS:
+        ENCODERS.append(name)
+    OWN_ENCODERS[name] = make
+
+
 def build_encoder(
     space: gym.Space,
     encoder: str | Callable[[gym.Space], Any],
@@ -290,13 +310,15 @@ def build_encoder(
     impala_stem: tuple[int, int] = (0, 2),
 ) -> nn.Module:
     """The encoder for an observation space: by name, chosen by the space ("auto"), or the user's own."""
-    if not isinstance(encoder, str):
-        module = encoder(space)
+    own = OWN_ENCODERS.get(encoder) if isinstance(encoder, str) else encoder
+    if own is not None:
+        module = own(space)
         if not isinstance(module, nn.Module) or not isinstance(getattr(module, "features", None), int):
             raise ConfigError(
                 "encoder must return a torch module with an integer attribute `features`: its output width."
             )
         return module
+    assert isinstance(encoder, str)
 
     def mlp(width: int) -> MLP:
         return MLP(width, hidden_sizes, activation)

@@ -62,10 +62,9 @@ class ChangesFile:
 
     def _read(self) -> list[Change]:
         """Those in the file, in their order; a last line that a kill has cut was never in force."""
-        try:
-            lines = read_limited(self.path, MOST_BYTES).split(b"\n")
-        except FileNotFoundError:
+        if not self.path.exists():
             return []
+        lines = read_limited(self.path, MOST_BYTES).split(b"\n")
         try:
             return [change_from_json(json.loads(line)) for line in lines[:-1]]
         except (ValueError, KeyError, TypeError) as error:

@@ -6,11 +6,11 @@ Files are named by the step that the rollout ended at, so a resumed run writes o
 from __future__ import annotations
 
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 
-from phasegrad.distributions import DiagonalGaussian
 from phasegrad.runs.files import writing
 
 if TYPE_CHECKING:
@@ -22,16 +22,14 @@ STEPS = "steps"
 
 
 def write_steps(run_dir: Path, step: int, rollout: Rollout, distribution: Distribution, ranks: Ranks) -> None:
-    """Raw rewards [T, N], sampled actions [T, N, ...] and the policy: mean and std of a Gaussian, else its logits."""
+    """Raw rewards [T, N], sampled actions [T, N, ...] and the policy: mean and std of a Gaussian, else logits."""
     stored = (rollout.behaviour_params, rollout.raw_rewards, rollout.actions, rollout.terminated, rollout.truncated)
     params, rewards, actions, terminated, truncated = (ranks.whole(tensor, 1).numpy() for tensor in stored)
     if not ranks.is_first:
         return
-    if isinstance(distribution, DiagonalGaussian):
-        mean, log_std = np.split(params, 2, axis=-1)
-        policy = {"mean": mean, "std": np.exp(log_std)}
-    else:
-        policy = {"logits": params}
+    policy: dict[str, Any] = {
+        name: part.numpy() for name, part in distribution.described(torch.from_numpy(params)).items()
+    }
     path = run_dir / STEPS / f"step-{step:012d}.npz"
     with writing(path), _opened(path) as file:
         np.savez(
