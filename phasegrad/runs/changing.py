@@ -58,15 +58,17 @@ class ChangesFile:
 
     def __init__(self, run_dir: Path) -> None:
         self.path = run_dir / CHANGES
+        self.is_cut = False  # whether a kill has left half a line at the end
         self.recorded = self._read()
 
     def _read(self) -> list[Change]:
         """Those in the file, in their order; a last line that a kill has cut was never in force."""
         if not self.path.exists():
             return []
-        lines = read_limited(self.path, MOST_BYTES).split(b"\n")
+        *lines, rest = read_limited(self.path, MOST_BYTES).split(b"\n")
+        self.is_cut = bool(rest)
         try:
-            return [change_from_json(json.loads(line)) for line in lines[:-1]]
+            return [change_from_json(json.loads(line)) for line in lines]
         except (ValueError, KeyError, TypeError) as error:
             raise RunError(f"{self.path} is damaged: {str(error)[:80]}.") from None
 
@@ -78,7 +80,7 @@ class ChangesFile:
         later = [each for each in self.recorded if each not in run.changes and each.iteration >= run.progress.iteration]
         known = [] if anew else later
         wanted = [*run.changes, *known]
-        if wanted != self.recorded:
+        if wanted != self.recorded or self.is_cut:
             with writing(self.path):
                 payload = b"".join((json.dumps(each.to_json()) + "\n").encode() for each in wanted)
                 replace_synced(self.path, payload)
