@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from phasegrad.models.encoders import ImageEncoder
 from phasegrad.native.build import library
-from phasegrad.native.trunk_source import LANES, Convolution, Emitter
+from phasegrad.native.trunk_source import LANES, Convolution, ConvolutionWriter
 
 SHARES = 8  # of a batch
 FLOAT = 4  # bytes
@@ -34,10 +34,10 @@ class Trunk:
         self, layers: Sequence[nn.Module], shape: tuple[int, int, int], channels_first: bool, scale: float
     ) -> None:
         """`layers` of convolutions over images of `shape` (channels, height, width) whose bytes are scaled by `scale`."""
-        emitter = Emitter(layers, shape, channels_first, scale)
-        self.convolutions, self.features = emitter.convolutions, emitter.features
-        self.tape_size, self.scratch_size, self.weight_count = emitter.tape.size, emitter.scratch.size, emitter.weights
-        binary = library(emitter.source())
+        writer = ConvolutionWriter(layers, shape, channels_first, scale)
+        self.convolutions, self.features = writer.convolutions, writer.features
+        self.tape_size, self.scratch_size, self.weight_count = writer.tape.size, writer.scratch.size, writer.weights
+        binary = library(writer.source())
         self._forward, self._backward = binary.forward, binary.backward
         pointer, number = ctypes.c_void_p, ctypes.c_int64
         self._forward.argtypes = [pointer, number, number, pointer, pointer, number, pointer, pointer]
