@@ -22,7 +22,7 @@ import phasegrad as pg
 from phasegrad import native
 from phasegrad.errors import PhasegradWarning
 from phasegrad.kernels import settle_computation
-from phasegrad.native import Program, Unsupported, build
+from phasegrad.native import Program, Unsupported
 from phasegrad.native.emit import SPECIAL, Emitter
 from phasegrad.native.pointwise import POINTWISE, POWERS
 from phasegrad.replay import needed_nodes, operation_name, record
@@ -425,17 +425,3 @@ def test_the_setting_is_made_definite(monkeypatch: pytest.MonkeyPatch) -> None:
     assert settled(total_steps=10**6) == "replay"
     with pytest.warns(PhasegradWarning, match="no C compiler"):
         assert settled(compile="on") == "replay"
-
-
-@needs_compiler
-def test_binaries_are_cached_and_a_strangers_is_not_loaded(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PHASEGRAD_CACHE", str(tmp_path))
-    source = "int answer(void) { return 42; }\n"
-    assert build.library(source).answer() == 42
-    (binary,) = build.cache_folder().glob("*.so")
-    written = binary.stat().st_mtime_ns
-    assert build.library(source).answer() == 42
-    assert binary.stat().st_mtime_ns == written
-    binary.chmod(0o777)  # anybody could have changed it: built again
-    build.library(source)
-    assert binary.stat().st_mode & 0o022 == 0
