@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +20,10 @@ from torch import Tensor
 
 import phasegrad as pg
 from phasegrad.compute import native
-from phasegrad.compute.native import Program, Unsupported, build
-from phasegrad.compute.native.emit import POINTWISE, SPECIAL
-from phasegrad.compute.tracing import operation_name, record
+from phasegrad.compute.native import Program, Unsupported
+from phasegrad.compute.native.emit import SPECIAL, Emitter
+from phasegrad.compute.native.pointwise import POINTWISE, POWERS
+from phasegrad.compute.tracing import needed_nodes, operation_name, record
 from phasegrad.errors import PhasegradWarning
 
 SIZES = {"preset": "none", "num_envs": 4, "num_steps": 16, "num_minibatches": 4, "hidden_sizes": (9, 7), "seed": 3}
@@ -120,6 +123,161 @@ def test_every_operation_of_the_tables_is_compared_with_torch() -> None:
     compared = {operation_name(node) for node in graph.nodes}
     of_gradients = {name for name in [*POINTWISE, *SPECIAL] if "backward" in name} | {"fill", "new_zeros", "empty_like"}
     assert {*POINTWISE, *SPECIAL} - compared == of_gradients
+
+
+DTYPES = (torch.float32, torch.float64, torch.int64, torch.int32, torch.uint8, torch.bool)
+NUMBERS: tuple[Any, ...] = (2, -1, 0.1, 300, True)
+OPS = torch.ops.aten
+Call = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]  # of x, y [4, 3], a mask [4, 3] and positions [4, 2]
+
+
+def one(function: Any) -> list[Call]:
+    return [lambda x, y, mask, at: function(x)]
+
+
+def two(function: Any) -> list[Call]:
+    """With a tensor, with one without dimensions, and with plain numbers."""
+    calls: list[Call] = [lambda x, y, mask, at: function(x, y), lambda x, y, mask, at: function(x, y[1, 1])]
+    return calls + [lambda x, y, mask, at, number=number: function(x, number) for number in NUMBERS]
+
+
+def scaled(function: Any) -> list[Call]:
+    calls = two(function)
+    for alpha in (3, 0.1):
+        calls.append(lambda x, y, mask, at, alpha=alpha: function(x, y, alpha=alpha))
+        calls.append(lambda x, y, mask, at, alpha=alpha: function(x, 2, alpha=alpha))
+    return calls
+
+
+def summed(function: Any) -> list[Call]:
+    calls: list[Call] = [lambda x, y, mask, at, dim=dim: function(x, dim) for dim in (0, -1)]
+    return calls + [lambda x, y, mask, at, dtype=dtype: function(x, -1, dtype=dtype) for dtype in DTYPES]
+
+
+def as_each(function: Any) -> list[Call]:
+    return [lambda x, y, mask, at, dtype=dtype: function(x, dtype) for dtype in DTYPES]
+
+
+CALLS: dict[str, list[Call]] = {
+    **{name: one(getattr(OPS, name)) for name in (
+        "abs", "exp", "log", "tanh", "sigmoid", "sqrt", "reciprocal", "neg", "relu", "logical_not", "bitwise_not", "clone",
+        "var", "std",
+    )},
+    **{name: two(getattr(OPS, name)) for name in (
+        "mul", "div", "maximum", "minimum", "gt", "lt", "ge", "le", "eq", "ne", "logical_and", "bitwise_and",
+        "tanh_backward", "sigmoid_backward", "clamp_min", "clamp_max", "fill",
+    )},
+    **{name: scaled(getattr(OPS, name)) for name in ("add", "sub", "rsub")},
+    **{f"pow {power}": one(lambda x, power=power: OPS.pow(x + 0, power)) for power in POWERS},
+    "softplus": [*one(OPS.softplus), *one(lambda x: OPS.softplus(x, 2.0))],
+    "softplus_backward": [
+        lambda x, y, mask, at: OPS.softplus_backward(x, y, 1, 20), lambda x, y, mask, at: OPS.softplus_backward(x, y, 2, 20)
+    ],
+    "log_sigmoid_backward": [lambda x, y, mask, at: OPS.log_sigmoid_backward(x, y, (-y.abs()).exp())],
+    "threshold_backward": [lambda x, y, mask, at: OPS.threshold_backward(x, y, 0)],
+    "clamp": [
+        *(lambda x, y, mask, at, low=low, high=high: OPS.clamp(x, low, high)
+          for low, high in ((-1, 2), (0.1, 1.3), (None, 1), (0.1, None), (2, 1))),
+        lambda x, y, mask, at: OPS.clamp(x, y, y + 1), lambda x, y, mask, at: OPS.clamp(x, y[1, 1], y[1, 1]),
+    ],
+    "where": [
+        lambda x, y, mask, at: OPS.where(mask, x, y), lambda x, y, mask, at: OPS.where(mask, x, y[1, 1]),
+        lambda x, y, mask, at: OPS.where(x, y, y),
+        *(lambda x, y, mask, at, number=number: OPS.where(mask, x, number) for number in NUMBERS),
+    ],
+    "masked_fill": [
+        lambda x, y, mask, at: OPS.masked_fill(x, mask, y[1, 1]), lambda x, y, mask, at: OPS.masked_fill(x, y, 1),
+        *(lambda x, y, mask, at, number=number: OPS.masked_fill(x, mask, number) for number in NUMBERS),
+    ],
+    "mm": [lambda x, y, mask, at: OPS.mm(x, y.t())],
+    "addmm": [lambda x, y, mask, at: OPS.addmm(y.reshape(-1)[:4], x, y.t()), lambda x, y, mask, at: OPS.addmm(y.reshape(-1)[:4], x, x.t())],
+    "sum": [*summed(lambda x, dim, **how: OPS.sum(x, [dim], **how)), *one(OPS.sum)],
+    "mean": [*summed(lambda x, dim, **how: OPS.mean(x, [dim], **how)), *one(OPS.mean)],
+    "cumsum": summed(OPS.cumsum),
+    "cat": [lambda x, y, mask, at: OPS.cat([x, y], 1)],
+    "stack": [lambda x, y, mask, at: OPS.stack([x, y], 1)],
+    "_log_softmax": one(lambda x: OPS._log_softmax(x, -1, False)),
+    "_softmax": one(lambda x: OPS._softmax(x, -1, False)),
+    "_log_softmax_backward_data": [lambda x, y, mask, at: OPS._log_softmax_backward_data(x, y, -1, x.dtype)],
+    "gather": [lambda x, y, mask, at: OPS.gather(x, -1, at), lambda x, y, mask, at: OPS.gather(x, -1, at.int())],
+    "scatter_add": [
+        lambda x, y, mask, at: OPS.scatter_add(x, -1, at, y), lambda x, y, mask, at: OPS.scatter_add(x[:2], -1, at[:2], y)
+    ],
+    "binary_cross_entropy_with_logits": [
+        lambda x, y, mask, at: OPS.binary_cross_entropy_with_logits(x, y, None, None, 0)
+    ],
+    "log_sigmoid_forward": one(lambda x: OPS.log_sigmoid_forward(x)[0]),
+    "_to_copy": as_each(lambda x, dtype: OPS._to_copy(x, dtype=dtype)),
+    "new_zeros": as_each(lambda x, dtype: OPS.new_zeros(x, [2, 2], dtype=dtype)),
+    "empty_like": as_each(lambda x, dtype: OPS.empty_like(x, dtype=dtype)),
+    "view": as_each(lambda x, dtype: OPS.view(x, [12] if dtype.itemsize == x.dtype.itemsize else dtype)),
+}  # fmt: skip
+
+
+def drawn(dtype: torch.dtype, seed: int) -> Tensor:
+    """Numbers of both signs and 0; of integers also some that float32 rounds, or that wrap around."""
+    draw = torch.Generator().manual_seed(seed)
+    numbers = torch.randn(4, 3, generator=draw, dtype=torch.float64) * 2
+    numbers[0, 0], numbers[1, 1], numbers[2, 2] = 0.0, 2.0, -1.0
+    if dtype == torch.bool:
+        return numbers > 0
+    if dtype == torch.uint8:
+        return torch.randint(0, 256, (4, 3), generator=draw).masked_fill(numbers == 0, 0).to(torch.uint8)
+    if dtype == torch.int64:
+        return numbers.masked_fill(numbers == -1.0, 2**24 + 1).to(dtype)
+    return numbers.to(dtype)
+
+
+def mask_and_positions(seed: int) -> tuple[Tensor, Tensor]:
+    draw = torch.Generator().manual_seed(seed)
+    return torch.rand(4, 3, generator=draw) < 0.5, torch.randint(3, (4, 2), generator=draw)
+
+
+def test_every_entry_names_its_types_and_is_called_here() -> None:
+    named = {**POINTWISE, **{f"pow {power}": known for power, known in POWERS.items()}}
+    assert all(known.dtypes for known in named.values())
+    assert all(known.reads and known.gives for known in SPECIAL.values())
+    assert set(CALLS) - {"view"} == {*named, *SPECIAL}
+
+
+def is_taken(graph: Any, fixed: Any, result: Any) -> bool:
+    """Whether the C of one result of a recorded function can be written."""
+    next(node for node in graph.nodes if node.op == "output").args = ([result],)
+    try:
+        Emitter(graph, fixed, needed_nodes(graph, fixed), operation_name)
+    except Unsupported:
+        return False
+    return True
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", CALLS)
+def test_numbers_of_every_type_are_computed_as_torch_does_or_refused(name: str) -> None:
+    given = [*(drawn(dtype, seed) for seed in (1, 2) for dtype in DTYPES), *mask_and_positions(3)]
+    possible: list[tuple[str, Callable[..., Tensor]]] = []
+    for number, call in enumerate(CALLS[name]):
+        for i, first in enumerate(DTYPES):
+            for j, second in enumerate(DTYPES, len(DTYPES)):
+
+                def function(*given: Tensor, call: Call = call, i: int = i, j: int = j) -> Tensor:
+                    return call(given[i], given[j], *given[-2:])
+
+                with contextlib.suppress(RuntimeError, TypeError):  # what torch does not take either
+                    function(*given)
+                    possible.append((f"call {number} of {first} and {second}", function))
+    graph, fixed = record(lambda *given: [function(*given) for _, function in possible], given)
+    results = next(list(node.args[0]) for node in graph.nodes if node.op == "output")
+    accepted = {result: is_taken(graph, fixed, result) for result in set(results)}
+    taken = [each for each, result in zip(possible, results, strict=True) if accepted[result]]
+    assert taken, "nothing was compared"
+    program = Program(lambda *given: [function(*given) for _, function in taken], given)
+    for (what, function), found in zip(taken, program(*given), strict=True):
+        wanted = torch.zeros_like(found) if name == "empty_like" else function(*given).contiguous()
+        assert found.dtype == wanted.dtype, what
+        tolerance = 1e-12 if found.dtype == torch.float64 else 2e-6
+        torch.testing.assert_close(
+            found, wanted, rtol=tolerance, atol=tolerance, equal_nan=True, msg=lambda text, what=what: f"{what}: {text}"
+        )
 
 
 SPACES = {
@@ -266,17 +424,3 @@ def test_the_setting_is_made_definite(monkeypatch: pytest.MonkeyPatch) -> None:
     assert settled(total_steps=10**6) == "replay"
     with pytest.warns(PhasegradWarning, match="no C compiler"):
         assert settled(compile="on") == "replay"
-
-
-@needs_compiler
-def test_binaries_are_cached_and_a_strangers_is_not_loaded(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PHASEGRAD_CACHE", str(tmp_path))
-    source = "int answer(void) { return 42; }\n"
-    assert build.library(source).answer() == 42
-    (binary,) = build.cache_folder().glob("*.so")
-    written = binary.stat().st_mtime_ns
-    assert build.library(source).answer() == 42
-    assert binary.stat().st_mtime_ns == written
-    binary.chmod(0o777)  # anybody could have changed it: built again
-    build.library(source)
-    assert binary.stat().st_mode & 0o022 == 0

@@ -37,6 +37,7 @@ def examine() -> list[Check]:
         _package("optuna", 'pip install "phasegrad[tune]", for `phasegrad tune`', True),
         _package("ray", 'pip install "phasegrad[cluster]", for `phasegrad study --cluster ray`', True),
         _try("c compiler", _compiler, "install gcc or clang: small networks are compiled where there is one", True),
+        _try("compile cache", _cache, "programs are compiled again in every run", True),
         _try("cuda", _cuda, "no CUDA device: networks run on the CPU", True),
     ]
     return checks
@@ -81,6 +82,24 @@ def _compiler() -> str:
     if found is None:
         raise RuntimeError("none that works")
     return found
+
+
+def _cache() -> str:
+    from phasegrad.compute.native.cache import contents
+
+    return contents().describe()
+
+
+def clear_cache() -> str:
+    """Remove all compiled programs; a sentence about them."""
+    from phasegrad.compute.native.cache import clear
+    from phasegrad.errors import RunError
+
+    try:
+        gone = clear()
+    except OSError as error:
+        raise RunError(f"The compile cache is not touched: {error}.") from error
+    return f"removed {gone.files} compiled programs, {gone.bytes / 2**20:.1f} MB, from {gone.folder}"
 
 
 def _cuda() -> str:

@@ -336,8 +336,12 @@ def run_bench(options: argparse.Namespace) -> int:
 
 
 def run_doctor(options: argparse.Namespace) -> int:
-    from phasegrad.cli.doctor import examine
+    from phasegrad.cli.doctor import clear_cache, examine
 
+    if options.clear_cache:
+        sentence = clear_cache()
+        print(json.dumps({"cleared": sentence}) if options.json else sentence)
+        return 0
     checks = examine()
     if options.json:
         print(json.dumps([check.__dict__ for check in checks]))

@@ -53,7 +53,7 @@ EXAMPLES = {
     "envs": ("phasegrad envs", "phasegrad envs procgen"),
     "presets": ("phasegrad presets", "phasegrad presets mujoco"),
     "bench": ("phasegrad bench", "phasegrad bench halfcheetah-8 cartpole-4 --seconds 10 --out bench.json"),
-    "doctor": ("phasegrad doctor", "phasegrad doctor --json"),
+    "doctor": ("phasegrad doctor", "phasegrad doctor --json", "phasegrad doctor --clear-cache"),
     "completion": (
         'eval "$(phasegrad completion bash)"    # in ~/.bashrc; with zsh the same in ~/.zshrc',
         "phasegrad completion fish > ~/.config/fish/completions/phasegrad.fish",
@@ -192,6 +192,9 @@ def build_parser() -> Parser:
     benchmark.add_argument("--json", action="store_true", help="one JSON object on stdout")
     doctor = verb("doctor", "check this installation")
     doctor.add_argument("--json", action="store_true", help="one JSON object on stdout")
+    doctor.add_argument(
+        "--clear-cache", action="store_true", help="remove the compiled programs that are kept, and end"
+    )
     completion = verb("completion", "print a script that completes commands and options in your shell")
     completion.add_argument("shell", choices=("bash", "zsh", "fish"), help="the shell")
     return parser

@@ -1,4 +1,4 @@
-"""The system's C compiler, and a cache of what it has built, in the user's cache folder.
+"""The system's C compiler, and what it has built, loaded from the user's cache folder.
 
 The key of the cache is everything a binary depends on: the source, the compiler and its flags, the processor.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import hashlib
+import logging
 import os
 import platform
 import shutil
@@ -15,11 +16,29 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+from phasegrad.compute.native.cache import cache_folder, find, keep, private_folder, usable_folder
+
+__all__ = ["CompilerError", "cache_folder", "compiler", "library"]
+
 FLAGS = (
     "-O3", "-march=native", "-std=gnu11", "-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros",
     "-ffp-contract=fast", "-fopenmp-simd", "-fPIC", "-shared", "-w",
 )  # fmt: skip
 COMPILE_SECONDS = 120
+MESSAGE_LENGTH = 20_000  # characters of a compiler's message that are worth showing
+
+log = logging.getLogger("phasegrad")
+_loaded: dict[str, ctypes.CDLL] = {}  # for the life of the process, as ctypes never unloads; a fork has them too
+
+
+class CompilerError(Exception):
+    """The compiler did not build a program: its first error; all it said is in `message`, and logged for debugging."""
+
+    def __init__(self, message: str) -> None:
+        self.message = message if len(message) <= MESSAGE_LENGTH else message[:MESSAGE_LENGTH] + "\n..."
+        lines = [line.strip() for line in self.message.splitlines() if line.strip()]
+        first = next((line for line in lines if "error" in line.lower()), lines[0] if lines else "it gave no reason")
+        super().__init__(f"the compiler failed: {first[:300]}")
 
 
 @functools.cache
@@ -35,7 +54,8 @@ def compiler() -> str | None:
 def _works(path: str) -> bool:
     try:
         _compile(path, "#include <math.h>\nfloat probe(float x) { return sqrtf(x); }\n", None)
-    except (OSError, subprocess.SubprocessError):
+    except (OSError, CompilerError) as error:
+        log.debug("%s is not used as C compiler: %s", path, error)
         return False
     return True
 
@@ -53,52 +73,46 @@ def _identity(path: str) -> str:
     return "\n".join([version, processor, *FLAGS])
 
 
-def cache_folder() -> Path:
-    """Where binaries are kept: PHASEGRAD_CACHE, or the user's cache folder."""
-    root = os.environ.get("PHASEGRAD_CACHE") or os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(root) / "phasegrad" / "native"
-
-
 def library(source: str) -> ctypes.CDLL:
     """The loaded binary of `source`, built now if it never was on this machine."""
     path = compiler()
     if path is None:
         raise OSError("no C compiler")
     key = hashlib.sha256((_identity(path) + source).encode()).hexdigest()[:32]
-    binary = cache_folder() / f"{key}.so"
+    if key not in _loaded:
+        _loaded[key] = _load(path, key, source)
+    return _loaded[key]
+
+
+def _load(path: str, key: str, source: str) -> ctypes.CDLL:
+    """From the cache folder, or where that cannot be used, full or not to be trusted, from a folder of this process."""
     try:
-        binary.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if not _is_ours(binary):
-            _compile(path, source, binary)
-    except OSError:  # a home that cannot be written: a folder of this process
-        binary = Path(_private_folder().name) / f"{key}.so"
-        if not binary.exists():
-            _compile(path, source, binary)
+        return _load_from(usable_folder(), path, key, source)
+    except (OSError, CompilerError) as error:  # a full disk is the compiler's error
+        log.debug("compiled code is not kept: %s", error)
+        reason = error
+    try:
+        return _load_from(private_folder(), path, key, source)
+    except OSError as error:
+        raise OSError(f"there is no folder to load compiled code from: {reason}; {error}") from error
+
+
+def _load_from(folder: Path, path: str, key: str, source: str) -> ctypes.CDLL:
+    binary = find(folder, key) or keep(folder, key, lambda built: _compile(path, source, built))
     return ctypes.CDLL(str(binary))
 
 
-def _is_ours(binary: Path) -> bool:
-    """Whether the file is there and nobody else could have written it."""
-    try:
-        status = binary.stat()
-    except FileNotFoundError:
-        return False
-    return status.st_uid == os.getuid() and not status.st_mode & 0o022
-
-
-@functools.cache
-def _private_folder() -> tempfile.TemporaryDirectory:
-    return tempfile.TemporaryDirectory(prefix="phasegrad-")
-
-
 def _compile(path: str, source: str, binary: Path | None) -> None:
-    """Build in a folder of its own, then move into place, so that no half-written binary is ever loaded."""
+    """Build in a folder of its own, the one of `binary` where something is to be kept."""
     with tempfile.TemporaryDirectory(prefix="phasegrad-", dir=binary.parent if binary else None) as folder:
         written = Path(folder) / "program.c"
         written.write_text(source)
-        built = Path(folder) / "program.so"
-        command = [path, *FLAGS, str(written), "-o", str(built), "-lm"]
-        subprocess.run(command, check=True, capture_output=True, timeout=COMPILE_SECONDS)
-        if binary is not None:
-            built.chmod(0o700)
-            built.replace(binary)
+        command = [path, *FLAGS, str(written), "-o", str(binary or Path(folder) / "program.so"), "-lm"]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=COMPILE_SECONDS)
+        except subprocess.TimeoutExpired as error:
+            raise CompilerError(f"not done within {COMPILE_SECONDS} seconds") from error
+        if done.returncode:
+            failure = CompilerError((done.stderr or done.stdout).replace(f"{folder}/", ""))
+            log.debug("%s ended with code %d:\n%s", path, done.returncode, failure.message)
+            raise failure

@@ -5,30 +5,17 @@ Loops over small tensors that stay in the first-level cache need no fusing: what
 
 from __future__ import annotations
 
-import math
 import operator
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 
 from phasegrad.compute.native.graph import C_TYPES, Unsupported, View, Workspace, dense_strides, view_of
+from phasegrad.compute.native.pointwise import BOOL, EVERY, FLOAT32, FLOATS, INT64, INTEGERS, literal, plain, written
 
-# Operations on each element by itself; {0}, {1} ... are their arguments.
-POINTWISE = {
-    "mul": "{0} * {1}", "div": "{0} / {1}", "neg": "-{0}", "abs": "fabsf({0})", "exp": "exp_({0})", "log": "logf({0})",
-    "tanh": "tanh_({0})", "sigmoid": "sigmoid_({0})", "softplus": "softplus_({0})", "sqrt": "sqrtf({0})",
-    "reciprocal": "1.0f / {0}", "relu": "({0} < 0 ? 0 : {0})", "clone": "{0}", "_to_copy": "{0}",
-    "tanh_backward": "{0} * (1.0f - {1} * {1})", "sigmoid_backward": "{0} * (1.0f - {1}) * {1}",
-    "threshold_backward": "({1} > {2} ? {0} : 0)", "softplus_backward": "{0} * ({1} > 20 ? 1.0f : sigmoid_({1}))",
-    "log_sigmoid_backward": "{0} * sigmoid_(-{1})", "gt": "{0} > {1}", "lt": "{0} < {1}", "ge": "{0} >= {1}",
-    "le": "{0} <= {1}", "eq": "{0} == {1}", "ne": "{0} != {1}", "logical_and": "{0} && {1}", "bitwise_and": "{0} & {1}", "logical_not": "!{0}",
-    "bitwise_not": "!{0}", "where": "({0} ? {1} : {2})", "masked_fill": "({1} ? {2} : {0})",
-    "maximum": "({0} > {1} || {0} != {0} ? {0} : {1})", "minimum": "({0} < {1} || {0} != {0} ? {0} : {1})",
-    "clamp_min": "({0} < {1} ? {1} : {0})", "clamp_max": "({0} > {1} ? {1} : {0})", "fill": "{1}",
-}  # fmt: skip
-POWERS = {1: "{0}", 2: "{0} * {0}", 0.5: "sqrtf({0})", -0.5: "1.0f / sqrtf({0})", -1: "1.0f / {0}"}
 Value = Any  # a View, or a list of them where an operation has several results
 
 
@@ -51,7 +38,7 @@ class Emitter:
         for place, node in enumerate(order):
             if node.op == "placeholder":
                 view = view_of(
-                    f"((const {C_TYPES[node.meta['val'].dtype]} *)inputs[{len(self.inputs)}])", node.meta["val"]
+                    f"((const {C_TYPES.get(node.meta['val'].dtype)} *)inputs[{len(self.inputs)}])", node.meta["val"]
                 )
                 self.inputs.append(view)
                 self.values[node] = view
@@ -125,19 +112,14 @@ class Emitter:
 
     # Loops
 
-    def loops(self, out: View, expression: str, inputs: Sequence[Any], accumulate: bool = False) -> None:
-        """`out = expression(inputs)` for every element; numbers among the inputs stand in the expression."""
-        views = [item.broadcast(out.shape) for item in inputs if isinstance(item, View)]
+    def loops(self, out: View, expression: str, inputs: Sequence[View], accumulate: bool = False) -> None:
+        """`out = expression(inputs)` for every element."""
+        views = [item.broadcast(out.shape) for item in inputs]
         sizes, strides = _merged(out.shape, [out.strides, *(view.strides for view in views)])
-        names, declarations = iter(f"x{i}" for i in range(len(views))), []
-        terms, place = [], iter(range(1, len(views) + 1))
-        for item in inputs:
-            if isinstance(item, View):
-                name = next(names)
-                declarations.append(f"const {item.c_type} *restrict {name} = {item.start};")
-                terms.append(f"{name}[{_index(strides[next(place)])}]")
-            else:
-                terms.append(literal(item))
+        terms, declarations = [], []
+        for number, item in enumerate(inputs):
+            declarations.append(f"const {item.c_type} *restrict x{number} = {item.start};")
+            terms.append(f"x{number}[{_index(strides[number + 1])}]")
         sign = "+=" if accumulate else "="
         statement = f"y[{_index(strides[0])}] {sign} {expression.format(*terms)};"
         loops = "".join(f"for (int i{d} = 0; i{d} < {size}; i{d}++) " for d, size in enumerate(sizes))
@@ -158,58 +140,23 @@ class Emitter:
         if node.target is operator.getitem:
             return self.value(node.args[0])[node.args[1]]
         arguments = [self._argument(item) for item in node.args]
-        if name in VIEWS:
-            return VIEWS[name](self, node, *arguments, **node.kwargs)
         example = node.meta["val"]
+        if name in VIEWS:
+            if isinstance(example, Tensor) and example.dtype != arguments[0].dtype:
+                raise Unsupported(f"the bits of {plain(arguments[0].dtype)} as {plain(example.dtype)}")
+            return VIEWS[name](self, node, *arguments, **node.kwargs)
         if name in SPECIAL:
-            return SPECIAL[name](self, example, *arguments, **node.kwargs)
-        expression = self._expression(name, arguments, dict(node.kwargs))
+            SPECIAL[name].check(name, example, arguments)
+            return SPECIAL[name].emit(self, example, *arguments, **node.kwargs)
+        expression, views = written(name, example.dtype, arguments, dict(node.kwargs))
         out = self.room(example.shape, example.dtype)
-        self.loops(out, expression, arguments)
+        self.loops(out, expression, views)
         return out
 
     def _argument(self, item: Any) -> Any:
         if isinstance(item, fx.Node):
             return self.value(item)
         return [self._argument(part) for part in item] if isinstance(item, (list, tuple)) else item
-
-    def _expression(self, name: str, arguments: list[Any], keywords: dict[str, Any]) -> str:
-        alpha = keywords.pop("alpha", 1)
-        scaled = "{1}" if alpha == 1 else f"{literal(alpha)} * {{1}}"
-        if name == "add":
-            return "{0} + " + scaled
-        if name == "sub":
-            return "{0} - " + scaled
-        if name == "rsub":
-            return "{1} - {0}"
-        if name == "pow" and arguments[1] in POWERS:
-            return POWERS[arguments[1]]
-        if name == "clamp":
-            low, high = (*arguments[1:], None, None)[:2]
-            inner = "{0}" if high is None else "({0} > {2} ? {2} : {0})"
-            return inner if low is None else f"({{0}} < {{1}} ? {{1}} : {inner})"
-        if name in ("div", "softplus") and (keywords or len(arguments) > 2):
-            raise Unsupported(f"{name} with options")
-        if name not in POINTWISE:
-            raise Unsupported(f"the operation {name}")
-        return POINTWISE[name]
-
-
-def literal(value: Any) -> str:
-    """A number in C."""
-    if value is None:
-        return "0"
-    if isinstance(value, bool):
-        return str(int(value))
-    if isinstance(value, int):
-        return f"{value}"
-    if isinstance(value, float):
-        if math.isinf(value):
-            return "INFINITY" if value > 0 else "-INFINITY"
-        return (
-            "NAN" if math.isnan(value) else f"{value!r}f" if "." in repr(value) or "e" in repr(value) else f"{value}.0f"
-        )
-    raise Unsupported(f"an argument {value!r}")
 
 
 def _index(strides: Sequence[int]) -> str:
@@ -294,9 +241,32 @@ VIEWS: dict[str, Callable[..., Value]] = {
 # Operations that are more than a loop over elements
 
 
+@dataclass(frozen=True)
+class Special:
+    """A function that writes an operation, and the types of numbers it is right for.
+
+    `reads` is for each tensor among the arguments, the last entry for all further ones; of the numbers that become the
+    result none may lose digits on the way, unless the operation `narrows`.
+    """
+
+    emit: Callable[..., Value]
+    reads: tuple[frozenset[torch.dtype], ...]
+    gives: frozenset[torch.dtype]
+    narrows: bool = False
+
+    def check(self, name: str, example: Any, arguments: Sequence[Any]) -> None:
+        result = (example if isinstance(example, Tensor) else example[0]).dtype
+        if result not in self.gives:
+            raise Unsupported(f"{name} to {plain(result)}")
+        views = [view for item in arguments for view in _views(item)]
+        for place, view in enumerate(views):
+            if view.dtype not in self.reads[min(place, len(self.reads) - 1)]:
+                raise Unsupported(f"{name} of {plain(view.dtype)}")
+            if not self.narrows and torch.promote_types(view.dtype, result) != result:
+                raise Unsupported(f"{name} of {plain(view.dtype)} to {plain(result)}")
+
+
 def _product(emitter: Emitter, example: Tensor, a: View, b: View, bias: View | None = None) -> View:
-    if example.dtype != torch.float32:
-        raise Unsupported(f"matrix products of {example.dtype}")
     out = emitter.room(example.shape, example.dtype)
     (rows, inner), columns = a.shape, b.shape[1]
     packed = emitter.room((inner, -(-columns // 8) * 8), torch.float32)
@@ -448,7 +418,7 @@ def _gather(emitter: Emitter, example: Tensor, x: View, dim: int, index: View) -
 
 def _scatter_add(emitter: Emitter, example: Tensor, x: View, dim: int, index: View, source: View) -> View:
     n, out = _last_dim_only(x, dim), emitter.room(example.shape, example.dtype)
-    if x.shape[:-1] != index.shape[:-1]:
+    if not x.shape[:-1] == index.shape[:-1] == source.shape[:-1]:
         raise Unsupported("scatter to some rows")
     index = emitter.dense(index)
     emitter.loops(out, "{0}", [x])
@@ -475,6 +445,14 @@ def _log_sigmoid(emitter: Emitter, example: Any, x: View) -> list[View]:
     return [out, out]  # the second is scratch of torch's kernel, which the gradient here does not need
 
 
+def _copied(emitter: Emitter, example: Tensor, x: View, **_: Any) -> View:
+    if x.dtype in FLOATS and example.dtype in INTEGERS:  # one that does not fit becomes what the processor likes
+        raise Unsupported(f"a conversion of {plain(x.dtype)} to {plain(example.dtype)}")
+    out = emitter.room(example.shape, example.dtype)
+    emitter.loops(out, "{0} != 0" if example.dtype == torch.bool != x.dtype else "{0}", [x])
+    return out
+
+
 def _filled(number: float) -> Callable[..., View]:
     def emit(emitter: Emitter, example: Tensor, *_: Any, **__: Any) -> View:
         out = emitter.room(example.shape, example.dtype)
@@ -484,10 +462,20 @@ def _filled(number: float) -> Callable[..., View]:
     return emit
 
 
-SPECIAL: dict[str, Callable[..., Value]] = {
-    "mm": _product, "addmm": _addmm, "sum": _sum, "mean": _mean, "var": _variance, "std": _deviation, "cat": _cat,
-    "stack": _stack, "_log_softmax": _softmax(1), "_softmax": _softmax(0), "cumsum": _cumsum, "gather": _gather,
-    "_log_softmax_backward_data": _log_softmax_backward, "scatter_add": _scatter_add,
-    "binary_cross_entropy_with_logits": _binary_cross_entropy, "log_sigmoid_forward": _log_sigmoid,
-    "new_zeros": _filled(0.0), "empty_like": _filled(0.0),
+SUMS = FLOATS | INT64
+SPECIAL = {
+    "mm": Special(_product, (FLOAT32,), FLOAT32), "addmm": Special(_addmm, (FLOAT32,), FLOAT32),
+    "sum": Special(_sum, (EVERY,), SUMS), "cumsum": Special(_cumsum, (EVERY,), SUMS),
+    "mean": Special(_mean, (EVERY,), FLOAT32), "var": Special(_variance, (FLOAT32,), FLOAT32),
+    "std": Special(_deviation, (FLOAT32,), FLOAT32),
+    "cat": Special(_cat, (EVERY,), EVERY), "stack": Special(_stack, (EVERY,), EVERY),
+    "_log_softmax": Special(_softmax(1), (FLOAT32,), FLOAT32), "_softmax": Special(_softmax(0), (FLOAT32,), FLOAT32),
+    "_log_softmax_backward_data": Special(_log_softmax_backward, (FLOAT32,), FLOAT32),
+    "gather": Special(_gather, (FLOATS, INT64), FLOATS),
+    "scatter_add": Special(_scatter_add, (EVERY - BOOL, INT64, EVERY - BOOL), EVERY - BOOL, narrows=True),
+    "binary_cross_entropy_with_logits": Special(_binary_cross_entropy, (FLOAT32,), FLOAT32),
+    "log_sigmoid_forward": Special(_log_sigmoid, (FLOAT32,), FLOAT32),
+    "clone": Special(_copied, (EVERY,), EVERY), "_to_copy": Special(_copied, (EVERY,), EVERY, narrows=True),
+    "new_zeros": Special(_filled(0.0), (EVERY,), EVERY, narrows=True),
+    "empty_like": Special(_filled(0.0), (EVERY,), EVERY, narrows=True),
 }  # fmt: skip

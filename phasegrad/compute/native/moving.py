@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 from collections.abc import Sequence
 
 from torch import Tensor
@@ -17,11 +18,16 @@ void move(const struct group *groups, int64_t count, float *parameters, const fl
 """
 
 
+@functools.cache  # with several processes there is a Mover for every epoch
+def _source() -> str:
+    return PRELUDE.read_text() + MOVE
+
+
 class Mover:
     """Clips each group's gradient, moves its parameters, and notes the norms before clipping."""
 
     def __init__(self, parameters: Tensor, groups: Sequence[Group]) -> None:
-        self.function = library(PRELUDE.read_text() + MOVE).move
+        self.function = library(_source()).move
         self.function.restype = None
         self.groups, self.count = (Group * len(groups))(*groups), ctypes.c_int64(len(groups))
         self.parameters = ctypes.c_void_p(parameters.data_ptr())

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from phasegrad.compute.native.build import library
-from phasegrad.compute.native.trunk_source import LANES, Convolution, Emitter
+from phasegrad.compute.native.trunk_source import LANES, Convolution, ConvolutionWriter
 from phasegrad.models.encoders import ImageEncoder
 
 SHARES = 8  # of a batch
@@ -34,10 +34,10 @@ class Trunk:
         self, layers: Sequence[nn.Module], shape: tuple[int, int, int], channels_first: bool, scale: float
     ) -> None:
         """`layers` of convolutions over images of `shape` (channels, height, width) whose bytes are scaled by `scale`."""
-        emitter = Emitter(layers, shape, channels_first, scale)
-        self.convolutions, self.features = emitter.convolutions, emitter.features
-        self.tape_size, self.scratch_size, self.weight_count = emitter.tape.size, emitter.scratch.size, emitter.weights
-        binary = library(emitter.source())
+        writer = ConvolutionWriter(layers, shape, channels_first, scale)
+        self.convolutions, self.features = writer.convolutions, writer.features
+        self.tape_size, self.scratch_size, self.weight_count = writer.tape.size, writer.scratch.size, writer.weights
+        binary = library(writer.source())
         self._forward, self._backward = binary.forward, binary.backward
         pointer, number = ctypes.c_void_p, ctypes.c_int64
         self._forward.argtypes = [pointer, number, number, pointer, pointer, number, pointer, pointer]

@@ -118,7 +118,7 @@ class Convolution:
         return 0 if self.spreads else self.kernel - 1 - self.pad
 
 
-class Emitter:
+class ConvolutionWriter:
     """Walks the layers once and writes the C of both directions."""
 
     def __init__(self, layers: Sequence[nn.Module], shape: tuple[int, int, int], first: bool, scale: float) -> None:
