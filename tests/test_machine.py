@@ -100,7 +100,7 @@ def test_without_a_compiler_a_run_says_so_and_trains(tmp_path: Path) -> None:
 
 def test_what_hides_a_part_of_the_machine_hides_no_other(tmp_path: Path) -> None:
     """Else the tests above would pass for reasons of their own."""
-    program = "import shutil, sys; from phasegrad import native; from phasegrad.envs import qt; " + (
+    program = "import shutil, sys; from phasegrad.compute import native; from phasegrad.envs import qt; " + (
         "print(native.compiler() is None, qt.missing() is None, shutil.which('sh') is None)"
     )
     here = (native.compiler() is None, qt.missing() is None, False)
