@@ -29,7 +29,7 @@ from phasegrad.studies import command, fleet, trials
 from phasegrad.studies.cluster import Ended, Place, parse_place
 from phasegrad.studies.definition import load_study
 from phasegrad.studies.grid import build_grid, select
-from phasegrad.studies.progress import Display, latest
+from phasegrad.studies.progress import StudyDisplay, latest
 from phasegrad.studies.runner import Outcome, Stop, StudyStopped
 from phasegrad.tune import search as tuning
 from phasegrad.versions import __version__
@@ -131,7 +131,7 @@ def test_without_ray_the_option_says_what_to_install_and_the_local_pool_runs(
     monkeypatch.setitem(sys.modules, "ray", None)
     pooled: list[int] = []
 
-    def run_locally(runs: Any, jobs: int, display: Display, keep_open: Any) -> list[Outcome]:
+    def run_locally(runs: Any, jobs: int, display: StudyDisplay, keep_open: Any) -> list[Outcome]:
         pooled.extend([len(runs), jobs])
         return [Outcome(run, "failed", "pretended") for run in runs]
 
@@ -280,7 +280,7 @@ def test_a_stop_ends_what_is_under_way(tmp_path: Path) -> None:
     pretended.stop = lambda references, stop: stopped.append(len(references))
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(StudyStopped) as caught:
-        fleet.run_on_cluster(pretended, runs, 3, Display(runs, 0), tmp_path)
+        fleet.run_on_cluster(pretended, runs, 3, StudyDisplay(runs, 0), tmp_path)
     assert (caught.value.number, stopped) == (signal.SIGTERM, [3])
     assert signal.getsignal(signal.SIGTERM) == before
 

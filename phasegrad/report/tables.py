@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from phasegrad.report.collect import Group, Run, text
+from phasegrad.report.collect import RecordedRun, RunGroup, text
 from phasegrad.report.curves import final_scores, time_spent
 from phasegrad.runs.reading import number_or_none
 from phasegrad.studies.statistics import Estimate, summarise
@@ -78,7 +78,7 @@ def table(caption: str, head: Sequence[str], rows: Iterable[Sequence[str]], nume
     )
 
 
-def score_table(groups: Sequence[Group]) -> str:
+def score_table(groups: Sequence[RunGroup]) -> str:
     """Final scores by group: interquartile mean and mean with their intervals, and each seed's score."""
     rows = []
     best = {
@@ -106,7 +106,7 @@ def score_table(groups: Sequence[Group]) -> str:
     return table(f"Final return ({source})", head, rows, numeric=2)
 
 
-def time_bars(groups: Sequence[Group]) -> str:
+def time_bars(groups: Sequence[RunGroup]) -> str:
     """Where the time went: a bar and its numbers for each group, mean of its runs."""
     sections = list(SECTION_NAMES)
     bars, rows = [], []
@@ -150,7 +150,7 @@ def value_cell(value: Any) -> str:
     return f"<code>{escape(text(shown))}</code>"
 
 
-def settings_tables(groups: Sequence[Group]) -> str:
+def settings_tables(groups: Sequence[RunGroup]) -> str:
     """What differs between the groups, then every field."""
     configs = [group.runs[0].config for group in groups]
     names = list(dict.fromkeys(name for config in configs for name in config if name not in UNEXPLAINED))[:500]
@@ -183,7 +183,7 @@ def settings_tables(groups: Sequence[Group]) -> str:
     return "\n".join(parts)
 
 
-def runs_table(groups: Sequence[Group]) -> str:
+def runs_table(groups: Sequence[RunGroup]) -> str:
     rows = []
     for group in groups:
         for run in group.runs:
@@ -207,7 +207,7 @@ def runs_table(groups: Sequence[Group]) -> str:
     return table("Every run", head, rows, numeric=4)
 
 
-def newest_videos(run: Run) -> list[Path]:
+def newest_videos(run: RecordedRun) -> list[Path]:
     """The run's mp4 files, the newest first; links out of the folder and files of another kind are left out."""
     folder = run.path / "videos"
     if folder.is_symlink() or not folder.is_dir():
@@ -221,7 +221,7 @@ def _is_mp4(file: Path) -> bool:
         return opened.read(12)[4:8] == b"ftyp"
 
 
-def video_figures(runs: Sequence[Run], room: int) -> str:
+def video_figures(runs: Sequence[RecordedRun], room: int) -> str:
     """The newest video of each run inside the page, as long as `room` bytes last; the others by name."""
     shown, named = [], []
     for run in runs:

@@ -65,7 +65,7 @@ class RunView:
         return f"phase {number:,}, policy iteration {place} of {self.interval}"
 
 
-class Display:
+class RunDisplay:
     """Shows nothing: the quiet one, and the base of the others."""
 
     def iteration(self, row: Mapping[str, Any]) -> None: ...
@@ -80,7 +80,7 @@ class Display:
     def close(self) -> None: ...
 
 
-class PlainDisplay(Display):
+class PlainRunDisplay(RunDisplay):
     """A line now and then, without control characters: for pipes, files and CI."""
 
     def __init__(self, view: RunView, first_step: int) -> None:
@@ -114,7 +114,7 @@ class PlainDisplay(Display):
         print(summary_line(result, self.view.run_dir), flush=True)
 
 
-class LiveDisplay(Display):
+class LiveRunDisplay(RunDisplay):
     """A panel that redraws in place, also within an iteration: a long auxiliary phase shows as such."""
 
     def __init__(self, view: RunView, first_step: int, activity: Callable[[], str]) -> None:
@@ -150,10 +150,10 @@ class LiveDisplay(Display):
         self.live.stop()
 
 
-def make_display(agent: Algorithm, total: int, shown: bool) -> Display:
+def make_display(agent: Algorithm, total: int, shown: bool) -> RunDisplay:
     """The live panel in a terminal, plain lines elsewhere."""
     if not shown:
-        return Display()
+        return RunDisplay()
     config = agent.config
     title = f"{agent.name.upper()} on {config.env}, seed {config.seed}, {config.arch} network on {agent.device}, "
     title += f"{gigabytes(agent.storage_bytes())} of stored rollouts"
@@ -162,8 +162,8 @@ def make_display(agent: Algorithm, total: int, shown: bool) -> Display:
     view = RunView(title, total, interval, run_dir=str(agent.run_dir or ""))
     first_step = agent.progress.step
     if sys.stdout.isatty():
-        return LiveDisplay(view, first_step, lambda: agent.clock.current)
-    return PlainDisplay(view, first_step)
+        return LiveRunDisplay(view, first_step, lambda: agent.clock.current)
+    return PlainRunDisplay(view, first_step)
 
 
 def draw(view: RunView, seconds: float | None, doing: str | None = None) -> Panel:

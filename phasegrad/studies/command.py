@@ -20,8 +20,8 @@ from phasegrad.runs.reading import METRICS, REPORT, is_report
 from phasegrad.studies.cluster import Cluster, Place, connect, parse_place
 from phasegrad.studies.definition import Study, builtin_names, load_study, whole
 from phasegrad.studies.fleet import run_on_cluster
-from phasegrad.studies.grid import Run, build_grid, parse_overrides, read_json, select
-from phasegrad.studies.progress import make_display
+from phasegrad.studies.grid import PlannedRun, build_grid, parse_overrides, read_json, select
+from phasegrad.studies.progress import make_study_display
 from phasegrad.studies.runner import Outcome, StudyStopped, exclusive, run_locally
 from phasegrad.studies.scores import score_runs
 from phasegrad.studies.table import TABLES, build_table, print_table, write_table
@@ -59,7 +59,7 @@ def run_study(options: argparse.Namespace) -> int:
         todo = [run for run in runs if run.state() != "finished"]
         try:
             with _cluster(place if todo else None, options.quiet) as cluster:
-                display = make_display(todo, len(runs) - len(todo), not options.quiet)
+                display = make_study_display(todo, len(runs) - len(todo), not options.quiet)
                 if cluster is not None:
                     outcomes = run_on_cluster(cluster, todo, jobs, display, root)
                 else:
@@ -85,7 +85,7 @@ def _cluster(place: Place | None, quiet: bool) -> Iterator[Cluster | None]:
         yield cluster
 
 
-def _finish(study: Study, runs: list[Run], outcomes: list[Outcome], root: Path, quiet: bool) -> int:
+def _finish(study: Study, runs: list[PlannedRun], outcomes: list[Outcome], root: Path, quiet: bool) -> int:
     """Write and print the table; name what failed."""
     failed = {outcome.run.folder: outcome.message for outcome in outcomes if outcome.status == "failed"}
     table = build_table(study, score_runs(study, runs, failed, root))
@@ -104,7 +104,7 @@ def _finish(study: Study, runs: list[Run], outcomes: list[Outcome], root: Path, 
     return 1 if failed else 0
 
 
-def _list_runs(runs: list[Run]) -> int:
+def _list_runs(runs: list[PlannedRun]) -> int:
     for run in runs:
         command = shlex.join(["phasegrad", *run.train_command()[4:]])
         _say(f"{run.state():10} {run.label}, {run.config.total_steps:,} steps: {command}")

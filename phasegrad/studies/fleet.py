@@ -11,8 +11,8 @@ from typing import Any
 
 from phasegrad.runs.lock import is_held
 from phasegrad.studies.cluster import Cluster
-from phasegrad.studies.grid import Run
-from phasegrad.studies.progress import Display
+from phasegrad.studies.grid import PlannedRun
+from phasegrad.studies.progress import StudyDisplay
 from phasegrad.studies.runner import (
     POLL_SECONDS,
     SHOW_SECONDS,
@@ -29,11 +29,11 @@ SECONDS_TO_FREE = 120.0  # a server of network files lets go of a dead machine's
 
 
 def run_on_cluster(
-    cluster: Cluster, runs: Sequence[Run], jobs: int | None, display: Display, root: Path
+    cluster: Cluster, runs: Sequence[PlannedRun], jobs: int | None, display: StudyDisplay, root: Path
 ) -> list[Outcome]:
     """Execute the runs as tasks, at most `jobs` in flight; a failed one does not stop the others."""
     stop, outcomes = Stop(), list[Outcome]()
-    waiting, flying = deque(in_order(runs)), dict[Any, Run]()
+    waiting, flying = deque(in_order(runs)), dict[Any, PlannedRun]()
     unseen: dict[Any, int] = {}  # the log's size when a run was submitted: it grows when the run starts
     with cluster.shared(root), stoppable(stop, raising=False):
         try:
@@ -61,7 +61,7 @@ def run_on_cluster(
     return outcomes
 
 
-def _outcome(cluster: Cluster, run: Run, reference: Any) -> Outcome:
+def _outcome(cluster: Cluster, run: PlannedRun, reference: Any) -> Outcome:
     ended = cluster.result(reference)
     if ended.status == "done":
         return Outcome(run, *ended.value)
@@ -69,7 +69,7 @@ def _outcome(cluster: Cluster, run: Run, reference: Any) -> Outcome:
 
 
 def _notice(
-    reference: Any, unseen: dict[Any, int], flying: dict[Any, Run], display: Display, ended: bool = False
+    reference: Any, unseen: dict[Any, int], flying: dict[Any, PlannedRun], display: StudyDisplay, ended: bool = False
 ) -> None:
     """Tell the display of a run that has started, which shows in its log, for the cluster does not say."""
     run = flying[reference]
@@ -85,7 +85,7 @@ def _size(path: Path) -> int:
         return 0
 
 
-def run_there(stop: Stop, run: Run) -> tuple[str, str]:
+def run_there(stop: Stop, run: PlannedRun) -> tuple[str, str]:
     """In the worker: the run's status and message. A second attempt goes on from the first one's checkpoint."""
     run.log.parent.mkdir(parents=True, exist_ok=True)
     with open(run.log, "ab") as log:

@@ -33,7 +33,7 @@ from phasegrad.studies.definition import (
 
 
 @dataclass(frozen=True)
-class Run:
+class PlannedRun:
     """One cell of the grid for one seed."""
 
     environment: Environment
@@ -115,7 +115,7 @@ class Run:
         return found if fits else {}
 
 
-def build_grid(study: Study, root: Path, overrides: Mapping[str, Any]) -> list[Run]:
+def build_grid(study: Study, root: Path, overrides: Mapping[str, Any]) -> list[PlannedRun]:
     """Every run of the study, seeds innermost; bad settings are refused before anything starts."""
     count = len(study.environments) * len(study.variants) * len(study.seeds)
     if count > MOST_RUNS:
@@ -164,9 +164,9 @@ def _run(
     fields: dict[str, Any],
     config: Config,
     root: Path,
-) -> Run:
+) -> PlannedRun:
     below = Path(folder_name(environment.name), folder_name(variant.name))
-    return Run(
+    return PlannedRun(
         environment,
         variant,
         seed,

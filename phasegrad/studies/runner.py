@@ -25,8 +25,8 @@ from typing import IO, Any
 from phasegrad.errors import PhasegradError, RunError
 from phasegrad.runs.contents import LEVELS, is_stray
 from phasegrad.runs.files import write_atomically
-from phasegrad.studies.grid import Run
-from phasegrad.studies.progress import Display
+from phasegrad.studies.grid import PlannedRun
+from phasegrad.studies.progress import StudyDisplay
 
 POLL_SECONDS = 0.1
 SHOW_SECONDS = 1.0
@@ -62,12 +62,12 @@ class Stop:
 class Outcome:
     """How a run ended: finished, failed (with a sentence) or stopped."""
 
-    run: Run
+    run: PlannedRun
     status: str
     message: str = ""
 
 
-def execute(run: Run, stop: Stop | None = None, keep_open: Sequence[int] = (), leashed: bool = False) -> Outcome:
+def execute(run: PlannedRun, stop: Stop | None = None, keep_open: Sequence[int] = (), leashed: bool = False) -> Outcome:
     """Train the run, or go on with it, and evaluate it where the study's score asks for that.
 
     `keep_open`: file descriptors that the run's processes hold too. `leashed`: they die with this process.
@@ -80,7 +80,7 @@ def execute(run: Run, stop: Stop | None = None, keep_open: Sequence[int] = (), l
         return Outcome(run, "failed", str(error))
 
 
-def _execute(run: Run, log: IO[bytes], stop: Stop, keep_open: Sequence[int], leashed: bool) -> Outcome:
+def _execute(run: PlannedRun, log: IO[bytes], stop: Stop, keep_open: Sequence[int], leashed: bool) -> Outcome:
     state = run.state()
     if state in ("new", "unfinished"):
         if state == "new" and run.folder.is_dir():
@@ -204,12 +204,14 @@ def stoppable(stop: Stop, raising: bool = True) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def run_locally(runs: Sequence[Run], jobs: int, display: Display, keep_open: Sequence[int] = ()) -> list[Outcome]:
+def run_locally(
+    runs: Sequence[PlannedRun], jobs: int, display: StudyDisplay, keep_open: Sequence[int] = ()
+) -> list[Outcome]:
     """Execute the runs, `jobs` at a time; a failed one does not stop the others."""
     stop = Stop()
     outcomes: list[Outcome] = []
 
-    def start(run: Run) -> Outcome:
+    def start(run: PlannedRun) -> Outcome:
         if stop.asked.is_set():
             return Outcome(run, "stopped")
         display.started(run)
@@ -233,7 +235,7 @@ def run_locally(runs: Sequence[Run], jobs: int, display: Display, keep_open: Seq
     return outcomes
 
 
-def in_order(runs: Sequence[Run]) -> list[Run]:
+def in_order(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
     """What was begun first, then a seed of every cell before the next seed, so that a partial table says the most."""
     seeds = list(dict.fromkeys(run.seed for run in runs))
     return sorted(runs, key=lambda run: (run.state() == "new", seeds.index(run.seed)))

@@ -12,7 +12,7 @@ from typing import Any
 from phasegrad.config import Config
 from phasegrad.runs.files import write_atomically
 from phasegrad.studies.definition import Environment, Study
-from phasegrad.studies.grid import Run, read_json
+from phasegrad.studies.grid import PlannedRun, read_json
 from phasegrad.studies.random_policy import random_return
 
 RANDOM = "random.json"
@@ -32,7 +32,7 @@ PROCGEN = {
 class Scored:
     """A run with what it scored; None where there is no score."""
 
-    run: Run
+    run: PlannedRun
     status: str
     measure: str
     score: float | None
@@ -40,7 +40,7 @@ class Scored:
     seconds: float | None
 
 
-def raw_score(study: Study, run: Run, measure: str) -> float | None:
+def raw_score(study: Study, run: PlannedRun, measure: str) -> float | None:
     """The score of a finished run by one measure."""
     if study.score == "levels":
         value = run.levels().get(measure, {}).get("return_mean")
@@ -51,7 +51,7 @@ def raw_score(study: Study, run: Run, measure: str) -> float | None:
     return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else None
 
 
-def score_runs(study: Study, runs: Sequence[Run], failed: Mapping[Path, str], root: Path) -> list[Scored]:
+def score_runs(study: Study, runs: Sequence[PlannedRun], failed: Mapping[Path, str], root: Path) -> list[Scored]:
     """Every run by every measure; those that are not done have no score."""
     states = {run.folder: "failed" if run.folder in failed else run.state() for run in runs}
     found: dict[tuple[Path, str], float | None] = {
@@ -70,13 +70,13 @@ def score_runs(study: Study, runs: Sequence[Run], failed: Mapping[Path, str], ro
     return scored
 
 
-def _scale_key(run: Run) -> tuple[str, str]:
+def _scale_key(run: PlannedRun) -> tuple[str, str]:
     """Scales differ by environment and, for Procgen, by the levels' difficulty."""
     return run.environment.name, str(run.config.env_options.get("distribution", "easy"))
 
 
 def _scales(
-    study: Study, runs: Sequence[Run], found: Mapping[tuple[Path, str], float | None], root: Path
+    study: Study, runs: Sequence[PlannedRun], found: Mapping[tuple[Path, str], float | None], root: Path
 ) -> dict[tuple[str, str], tuple[float, float]]:
     """The scores that count as 0 and 1, where they are known."""
     scales: dict[tuple[str, str], tuple[float, float]] = {}
@@ -112,7 +112,7 @@ def environment_constants(environment: Environment, config: Config) -> tuple[flo
     return None
 
 
-def random_score(run: Run, root: Path) -> float:
+def random_score(run: PlannedRun, root: Path) -> float:
     """What random actions score: the study's constant, or measured once and kept in the study's folder."""
     if run.environment.random is not None:
         return run.environment.random
