@@ -29,12 +29,12 @@ from phasegrad.cli.parsing import parse
 from phasegrad.config import documented_fields
 from phasegrad.errors import ConfigError, RunError
 from phasegrad.presets import resolve_config
+from phasegrad.report.statistics import estimate, interquartile_mean, mean, summarise
 from phasegrad.runs.contents import LEVELS
 from phasegrad.studies import runner, scores
 from phasegrad.studies.definition import builtin_names, folder_name, load_study, parse_study
 from phasegrad.studies.grid import PlannedRun, build_grid, parse_overrides, parse_seeds, select
 from phasegrad.studies.progress import StudyDisplay, latest
-from phasegrad.studies.statistics import estimate, interquartile_mean, mean, summarise
 from phasegrad.studies.table import as_markdown, build_table
 
 TINY = """

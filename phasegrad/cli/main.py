@@ -214,7 +214,7 @@ def run_export(options: argparse.Namespace) -> int:
 
 
 def run_tune(options: argparse.Namespace) -> int:
-    from phasegrad.tune.search import tune
+    from phasegrad.tune.tuning import tune
 
     if not options.env:
         raise ConfigError("--env is missing: give an environment id such as CartPole-v1; `phasegrad envs` lists them.")
@@ -317,7 +317,7 @@ def run_presets(options: argparse.Namespace) -> int:
 def run_bench(options: argparse.Namespace) -> int:
     from phasegrad.bench import TASKS, bench, fallen_behind, read_recorded, table
     from phasegrad.config import coerce
-    from phasegrad.runs.files import write_atomically
+    from phasegrad.runs.files import write_json
 
     recorded = read_recorded("--check", options.check) if options.check else {}
     out = as_path(options.out) if options.out else None
@@ -327,7 +327,7 @@ def run_bench(options: argparse.Namespace) -> int:
     repeats = coerce("repeats", options.repeats, int, {"low": 1})
     results = bench(options.task or list(TASKS), seconds, repeats, options.set)
     if out is not None:
-        write_atomically(out, (json.dumps(results, indent=1) + "\n").encode())
+        write_json(out, results)
     print(json.dumps(results) if options.json else table(results))
     behind = fallen_behind(results, recorded)
     for sentence in behind:

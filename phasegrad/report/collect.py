@@ -15,7 +15,8 @@ import numpy as np
 
 from phasegrad.errors import RunError
 from phasegrad.machine.paths import as_path
-from phasegrad.runs.reading import CONFIG, METRICS, RESULT, MetricsReader, number_or_none, read_json_object
+from phasegrad.runs.files import read_json_object
+from phasegrad.runs.reading import CONFIG, METRICS, RESULT, MetricsReader, number_or_none
 
 # Fields that say how a run was computed, not what was trained: runs that differ in these alone are seeds of one group.
 MEANS_ONLY = {

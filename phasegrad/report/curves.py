@@ -16,7 +16,7 @@ import numpy as np
 from scipy import stats
 
 from phasegrad.report.collect import RecordedRun, RunGroup
-from phasegrad.studies.statistics import CONFIDENCE, estimate, interquartile_mean
+from phasegrad.report.statistics import CONFIDENCE, estimate, interquartile_mean
 
 GRID_POINTS = 200  # of a band over seeds
 RESAMPLES = 2000

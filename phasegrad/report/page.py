@@ -28,7 +28,7 @@ from phasegrad.report.curves import (
     points_a_curve,
     run_curves,
 )
-from phasegrad.studies.statistics import summarise
+from phasegrad.report.statistics import summarise
 from phasegrad.versions import __version__
 
 MOST_BYTES = 10_000_000  # of a page

@@ -16,8 +16,8 @@ import numpy as np
 
 from phasegrad.report.collect import RecordedRun, RunGroup, text
 from phasegrad.report.curves import final_scores, time_spent
+from phasegrad.report.statistics import Estimate, summarise
 from phasegrad.runs.reading import number_or_none
-from phasegrad.studies.statistics import Estimate, summarise
 
 SECTION_NAMES = {
     "environment": "environments",

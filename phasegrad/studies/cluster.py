@@ -27,7 +27,7 @@ from typing import Any
 from phasegrad.errors import ConfigError, PhasegradWarning, RunError
 from phasegrad.machine.processors import usable_processors
 from phasegrad.runs.files import write_atomically
-from phasegrad.studies.leash import dying_with_parent
+from phasegrad.studies.bound_process import dying_with_parent
 from phasegrad.studies.runner import POLL_SECONDS, SECONDS_TO_STOP, Stop
 from phasegrad.versions import __version__
 
@@ -176,7 +176,7 @@ class Cluster:
         if self.origin != "found":
             self.ray.shutdown()
 
-    def room(self) -> int:
+    def capacity(self) -> int:
         """How many tasks fit on the nodes there are, were nobody else using them."""
         fits = 0
         for node in self.ray.nodes():
@@ -189,7 +189,7 @@ class Cluster:
 
     def describe(self) -> str:
         """For the console; a task that no node has room for is refused or, where nodes may join, waits with a warning."""
-        room, nodes = self.room(), sum(node["Alive"] for node in self.ray.nodes())
+        room, nodes = self.capacity(), sum(node["Alive"] for node in self.ray.nodes())
         if not room:
             wanted = f"{self.place.cpus:g} CPUs and {self.place.gpus:g} GPUs"
             if self.origin == "started":
@@ -213,8 +213,8 @@ class Cluster:
         """Have `function(stop, *arguments)` run somewhere; a reference to what comes of it."""
         path = [entry or os.getcwd() for entry in sys.path]
         # By reference, within a list: a worker must not unpack objects of this package before it can import it.
-        errand = [self.ray.put((self.folder, self.token, function, arguments))]
-        return self.remote.remote(path, os.getcwd(), __version__, errand)
+        task = [self.ray.put((self.folder, self.token, function, arguments))]
+        return self.remote.remote(path, os.getcwd(), __version__, task)
 
     def wait(self, references: Collection[Any], seconds: float) -> list[Any]:
         """Those that have ended, after at most this time; as soon as there is one."""
@@ -255,13 +255,13 @@ class Cluster:
 
         for reference in left:
             self.ray.cancel(reference)  # SIGINT where it runs, and out of the queue where it does not
-        patience = time.monotonic() + SECONDS_TO_STOP + SECONDS_TO_KILL
-        while left and time.monotonic() < patience and not stop.at_once.is_set():
+        deadline = time.monotonic() + SECONDS_TO_STOP + SECONDS_TO_KILL
+        while left and time.monotonic() < deadline and not stop.at_once.is_set():
             collect(POLL_SECONDS)
         for reference in left:
             self.ray.cancel(reference, force=True)  # its worker dies, and what that started with it
-        patience = time.monotonic() + SECONDS_TO_KILL
-        while left and time.monotonic() < patience:
+        deadline = time.monotonic() + SECONDS_TO_KILL
+        while left and time.monotonic() < deadline:
             collect(POLL_SECONDS)
         return ended | dict.fromkeys(left, Ended("cancelled"))
 
@@ -269,7 +269,7 @@ class Cluster:
 def _portable() -> Callable[..., tuple[str, Any]]:
     """What Ray runs. A function within a function travels whole, so it can say that a node has no phasegrad."""
 
-    def work(path: list[str], directory: str, version: str, errand: list[Any]) -> tuple[str, Any]:
+    def work(path: list[str], directory: str, version: str, task: list[Any]) -> tuple[str, Any]:
         import importlib
         import os
         import socket
@@ -287,7 +287,7 @@ def _portable() -> Callable[..., tuple[str, Any]]:
         if found != version:
             return "unusable", f"Node {socket.gethostname()} has phasegrad {found}, not {version}: install the same."
         ray: Any = importlib.import_module("ray")
-        return perform(*ray.get(errand[0]))
+        return perform(*ray.get(task[0]))
 
     return work
 
@@ -313,14 +313,14 @@ def perform(folder: str, token: str, function: str, arguments: Sequence[Any]) ->
 
 def sees(folder: Path, token: str) -> bool:
     """Whether the mark is there; a network file system gets some time."""
-    patience = time.monotonic() + SECONDS_TO_SEE
+    deadline = time.monotonic() + SECONDS_TO_SEE
     while True:
         try:
             if (folder / MARKER).read_text() == token:
                 return True
         except OSError:
             pass
-        if time.monotonic() > patience:
+        if time.monotonic() > deadline:
             return False
         time.sleep(POLL_SECONDS)
 

@@ -18,6 +18,7 @@ from phasegrad.errors import ConfigError, PhasegradError, RunError, nearest
 from phasegrad.presets import resolve_config
 from phasegrad.runs.contents import LEVELS
 from phasegrad.runs.directory import RunDirectory
+from phasegrad.runs.files import read_json_object
 from phasegrad.runs.reading import CONFIG, RESULT
 from phasegrad.studies.definition import (
     MOST_RUNS,
@@ -87,7 +88,7 @@ class PlannedRun:
                 raise RunError(f"{self.folder} is not a run directory (it has no {CONFIG}): move it away.")
             return "new"  # killed while it wrote its config
         self._require_same(directory.read_config())
-        result = read_json(self.folder / RESULT)
+        result = read_json_object(self.folder / RESULT)
         if result.get("status") != "finished" or result.get("step") != self.config.total_steps:
             return "unfinished"
         return "finished" if not self.levels_episodes or self.levels() else "unscored"
@@ -105,11 +106,11 @@ class PlannedRun:
             )
 
     def result(self) -> dict[str, Any]:
-        return read_json(self.folder / RESULT)
+        return read_json_object(self.folder / RESULT)
 
     def levels(self) -> dict[str, Any]:
         """Scores on training and test levels, if they are of as many episodes as wanted."""
-        found = read_json(self.folder / LEVELS)
+        found = read_json_object(self.folder / LEVELS)
         parts = [found.get("train"), found.get("test")]
         fits = all(isinstance(part, dict) and part.get("episodes") == self.levels_episodes for part in parts)
         return found if fits else {}
@@ -291,12 +292,3 @@ def as_text(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return ",".join(as_text(item) for item in value)
     return "none" if value is None else str(value)
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """The object in a file; empty where there is none or it is damaged, for the run that wrote it is then not done."""
-    try:
-        data = json.loads(path.read_text())
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return data if isinstance(data, dict) else {}

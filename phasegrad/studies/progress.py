@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import threading
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from phasegrad.runs.console import number
-from phasegrad.runs.reading import METRICS
+from phasegrad.runs.console import duration, number
+from phasegrad.runs.reading import METRICS, last_row, number_or_none
 
 if TYPE_CHECKING:
     from phasegrad.studies.grid import PlannedRun
 
 SECONDS_BETWEEN_LINES = 30.0
-TAIL_BYTES = 8192
 
 
 class StudyDisplay:
@@ -59,12 +57,7 @@ class StudyDisplay:
         gained = done - self.steps_before
         if gained <= 0 or elapsed < 1:
             return "?"
-        seconds = int(max(0, self.steps_total - done) * elapsed / gained)
-        return (
-            f"{seconds // 3600}h{seconds // 60 % 60:02d}m"
-            if seconds >= 3600
-            else f"{seconds // 60}m{seconds % 60:02d}s"
-        )
+        return duration(max(0, self.steps_total - done) * elapsed / gained)
 
     def headline(self, under_way: int) -> str:
         failed = f", {self.failed} failed" if self.failed else ""
@@ -147,18 +140,6 @@ def make_study_display(runs: Sequence[PlannedRun], finished: int, shown: bool) -
 
 
 def latest(run: PlannedRun) -> tuple[int, float | None]:
-    """Step and return of the last whole line of a run's metrics; (0, None) before the first."""
-    try:
-        with open(run.folder / METRICS, "rb") as file:
-            file.seek(0, 2)
-            file.seek(max(0, file.tell() - TAIL_BYTES))
-            lines = file.read().splitlines()
-    except OSError:
-        return 0, None
-    for line in reversed(lines):
-        try:
-            row = json.loads(line)
-            return int(row["step"]), row.get("return_mean")
-        except (ValueError, KeyError, TypeError):
-            continue
-    return 0, None
+    """Step and return of a run's last iteration; (0, None) before the first."""
+    row = last_row(run.folder / METRICS)
+    return int(number_or_none(row.get("step")) or 0), number_or_none(row.get("return_mean"))

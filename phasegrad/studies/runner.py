@@ -24,7 +24,7 @@ from typing import IO, Any
 
 from phasegrad.errors import PhasegradError, RunError
 from phasegrad.runs.contents import LEVELS, is_stray
-from phasegrad.runs.files import write_atomically
+from phasegrad.runs.files import write_json
 from phasegrad.studies.grid import PlannedRun
 from phasegrad.studies.progress import StudyDisplay
 
@@ -67,20 +67,20 @@ class Outcome:
     message: str = ""
 
 
-def execute(run: PlannedRun, stop: Stop | None = None, keep_open: Sequence[int] = (), leashed: bool = False) -> Outcome:
+def execute(run: PlannedRun, stop: Stop | None = None, keep_open: Sequence[int] = (), bound: bool = False) -> Outcome:
     """Train the run, or go on with it, and evaluate it where the study's score asks for that.
 
-    `keep_open`: file descriptors that the run's processes hold too. `leashed`: they die with this process.
+    `keep_open`: file descriptors that the run's processes hold too. `bound`: they die with this process.
     """
     try:
         run.log.parent.mkdir(parents=True, exist_ok=True)
         with open(run.log, "ab") as log:
-            return _execute(run, log, stop or Stop(), keep_open, leashed)
+            return _execute(run, log, stop or Stop(), keep_open, bound)
     except (PhasegradError, OSError) as error:
         return Outcome(run, "failed", str(error))
 
 
-def _execute(run: PlannedRun, log: IO[bytes], stop: Stop, keep_open: Sequence[int], leashed: bool) -> Outcome:
+def _execute(run: PlannedRun, log: IO[bytes], stop: Stop, keep_open: Sequence[int], bound: bool) -> Outcome:
     state = run.state()
     if state in ("new", "unfinished"):
         if state == "new" and run.folder.is_dir():
@@ -88,7 +88,7 @@ def _execute(run: PlannedRun, log: IO[bytes], stop: Stop, keep_open: Sequence[in
                 if is_stray(leftover.name):
                     leftover.unlink()
         command = run.train_command() if state == "new" else run.resume_command()
-        code, _ = call(command, log, stop, keep_open, leashed)
+        code, _ = call(command, log, stop, keep_open, bound)
         if stop.asked.is_set():
             return Outcome(run, "stopped")
         if code:
@@ -99,7 +99,7 @@ def _execute(run: PlannedRun, log: IO[bytes], stop: Stop, keep_open: Sequence[in
     if state == "unscored":
         found: dict[str, Any] = {}
         for levels in ("train", "test"):
-            code, output = call(run.eval_command(levels), log, stop, keep_open, leashed)
+            code, output = call(run.eval_command(levels), log, stop, keep_open, bound)
             if stop.asked.is_set():
                 return Outcome(run, "stopped")
             if code:
@@ -108,18 +108,18 @@ def _execute(run: PlannedRun, log: IO[bytes], stop: Stop, keep_open: Sequence[in
                 found[levels] = json.loads(output)
             except ValueError:
                 return Outcome(run, "failed", f"its evaluation on {levels} levels printed no JSON")
-        write_atomically(run.folder / LEVELS, (json.dumps(found, indent=1) + "\n").encode())
+        write_json(run.folder / LEVELS, found)
     return Outcome(run, "finished")
 
 
 def call(
-    command: Sequence[str], log: IO[bytes], stop: Stop, keep_open: Sequence[int] = (), leashed: bool = False
+    command: Sequence[str], log: IO[bytes], stop: Stop, keep_open: Sequence[int] = (), bound: bool = False
 ) -> tuple[int, str]:
     """Exit code and output of a command; its errors go to the log. It is ended when a stop is asked for."""
     log.write(f"$ {' '.join(command[1:])}\n".encode())
     log.flush()
-    if leashed:  # python -P -m phasegrad VERB ...
-        command = [*command[:3], "phasegrad.studies.leash", str(os.getpid()), *command[4:]]
+    if bound:  # python -P -m phasegrad VERB ...
+        command = [*command[:3], "phasegrad.studies.bound_process", str(os.getpid()), *command[4:]]
     environment = {**os.environ, **dict.fromkeys(ONE_THREAD, "1")}
     environment["PYTHONPATH"] = os.pathsep.join(path or os.getcwd() for path in sys.path)  # what this process imports
     with tempfile.TemporaryFile() as output:
@@ -145,8 +145,8 @@ def call(
 def _end(process: subprocess.Popen[bytes], stop: Stop) -> None:
     """First in order, and at once where that takes too long or the user asks again."""
     process.terminate()
-    patience = time.monotonic() + SECONDS_TO_STOP
-    while process.poll() is None and time.monotonic() < patience and not stop.at_once.is_set():
+    deadline = time.monotonic() + SECONDS_TO_STOP
+    while process.poll() is None and time.monotonic() < deadline and not stop.at_once.is_set():
         time.sleep(POLL_SECONDS)
     if process.poll() is None:
         process.kill()

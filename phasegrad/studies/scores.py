@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,15 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from phasegrad.config import Config
-from phasegrad.runs.files import write_atomically
+from phasegrad.runs.files import read_json_object, write_json
 from phasegrad.studies.definition import Environment, Study
-from phasegrad.studies.grid import PlannedRun, read_json
+from phasegrad.studies.grid import PlannedRun
 from phasegrad.studies.random_policy import random_return
 
 RANDOM = "random.json"
 
 # Scores that count as 0 and 1, from the Procgen authors' released code: (hard, easy).
-PROCGEN = {
+PROCGEN_SCALES = {
     "coinrun": ((5, 10), (5, 10)), "starpilot": ((1.5, 35), (2.5, 64)), "caveflyer": ((2, 13.4), (3.5, 12)),
     "dodgeball": ((1.5, 19), (1.5, 19)), "fruitbot": ((-0.5, 27.2), (-1.5, 32.4)), "chaser": ((0.5, 14.2), (0.5, 13)),
     "miner": ((1.5, 20), (1.5, 13)), "jumper": ((1, 10), (1, 10)), "leaper": ((1.5, 10), (1.5, 10)),
@@ -106,8 +105,8 @@ def environment_constants(environment: Environment, config: Config) -> tuple[flo
         return environment.low, environment.high
     game = environment.env.lower().removeprefix("procgen/")
     distribution = config.env_options.get("distribution", "easy")
-    if game in PROCGEN and environment.env.lower().startswith("procgen/") and distribution in ("hard", "easy"):
-        low, high = PROCGEN[game][("hard", "easy").index(distribution)]
+    if game in PROCGEN_SCALES and environment.env.lower().startswith("procgen/") and distribution in ("hard", "easy"):
+        low, high = PROCGEN_SCALES[game][("hard", "easy").index(distribution)]
         return float(low), float(high)
     return None
 
@@ -116,9 +115,9 @@ def random_score(run: PlannedRun, root: Path) -> float:
     """What random actions score: the study's constant, or measured once and kept in the study's folder."""
     if run.environment.random is not None:
         return run.environment.random
-    known: dict[str, Any] = read_json(root / RANDOM)
+    known: dict[str, Any] = read_json_object(root / RANDOM)
     value = known.get(run.environment.name)
     if not isinstance(value, (int, float)):
         value = random_return(run.environment.env, run.config.env_options, run.config.backend)
-        write_atomically(root / RANDOM, (json.dumps({**known, run.environment.name: value}, indent=1) + "\n").encode())
+        write_json(root / RANDOM, {**known, run.environment.name: value})
     return float(value)

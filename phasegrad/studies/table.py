@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from phasegrad.report.statistics import RESAMPLES, summarise
 from phasegrad.runs.files import write_atomically
 from phasegrad.studies.definition import Study
 from phasegrad.studies.scores import Scored
-from phasegrad.studies.statistics import RESAMPLES, summarise
 
 STATISTICS = ("mean", "mean_low", "mean_high", "iqm", "iqm_low", "iqm_high")
 CSV_COLUMNS = (

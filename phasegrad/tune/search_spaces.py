@@ -1,9 +1,15 @@
-"""The settings that `phasegrad tune` tries: for each algorithm the names and ranges. Data only."""
+"""The settings that `phasegrad tune` tries: for each algorithm the names and ranges. Data only.
+
+`SPACES` is open: an algorithm of your own can have an entry. Without one it is searched over the common settings.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from phasegrad.algorithms.base import Algorithm
 
 
 @dataclass(frozen=True)
@@ -59,3 +65,11 @@ SPACES: dict[str, dict[str, Range]] = {
         "aux_learning_rate": Range(1e-4, 3e-3, log=True),
     },
 }
+
+
+def search_space(name: str, algorithm: type[Algorithm]) -> dict[str, Range]:
+    """The algorithm's own space, or what it has of the common settings."""
+    if name in SPACES:
+        return SPACES[name]
+    fields = {*algorithm.config_class.__dataclass_fields__, "discount_left"}
+    return {setting: values for setting, values in COMMON.items() if setting in fields}
