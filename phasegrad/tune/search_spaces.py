@@ -1,19 +1,17 @@
-"""The settings that `phasegrad tune` tries: for each algorithm the names and ranges. Data only.
+"""The settings that `phasegrad tune` tries: for each algorithm the names and ranges. Data only, which help reads too.
 
 `SPACES` is open: an algorithm of your own can have an entry. Without one it is searched over the common settings.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from phasegrad.algorithms.base import Algorithm
 
 
-@dataclass(frozen=True)
-class Range:
+class Range(NamedTuple):
     """What a setting may be: numbers from `low` to `high`, evenly or by their logarithm, or one of `choices`."""
 
     low: float = 0.0
