@@ -31,6 +31,15 @@ def registered_outside() -> list[str]:
     ]
 
 
+def require_importable(name: str, algorithm: type) -> None:
+    """Refuse an algorithm that a process of its own could not be told of."""
+    if algorithm.__module__ == "__main__":
+        raise ConfigError(
+            f"Algorithm {name} is defined in the main script, which the processes of its runs cannot import: move it to a "
+            "module."
+        )
+
+
 def told_to_children() -> dict[str, str]:
     """What the environment of a process that we start needs."""
     entries = registered_outside()

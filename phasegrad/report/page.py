@@ -169,8 +169,8 @@ def render(runs: Sequence[RecordedRun], problems: Sequence[str] = (), title: str
     }
     script_data = as_script_data(data)
     scripts = [asset("uPlot.iife.min.js"), asset("page.js")]
-    room = MOST_BYTES - 50_000 - len(script_data) - sum(map(len, [*scripts, *bodies.values()]))
-    bodies["videos"] = tables.video_figures(runs, room)
+    bytes_left = MOST_BYTES - 50_000 - len(script_data) - sum(map(len, [*scripts, *bodies.values()]))
+    bodies["videos"] = tables.video_figures(runs, bytes_left)
     blocks = {
         key: f'<section id="{key}" aria-labelledby="head-{key}"><h2 id="head-{key}">{escape(name)}</h2>{bodies[key]}</section>'
         for key, name in BLOCKS

@@ -30,7 +30,7 @@ UNEXPLAINED = ("algorithm", "versions")
 
 
 def number(value: Any, digits: int = 4) -> str:
-    """A number for people: few digits, thousands apart, a dash where there is none."""
+    """A number as a reader wants it: few digits, thousands apart, a dash where there is none."""
     found = number_or_none(value)
     if found is None:
         return "–"
@@ -108,12 +108,14 @@ def score_table(groups: Sequence[RunGroup]) -> str:
 
 def time_bars(groups: Sequence[RunGroup]) -> str:
     """Where the time went: a bar and its numbers for each group, mean of its runs."""
-    sections = list(SECTION_NAMES)
+    by_group = {id(group): [time_spent(run) for run in group.runs] for group in groups}
+    found = {name for spent in by_group.values() for entry in spent for name in entry}
+    # Sections of an algorithm from outside stand by their own names before what is left.
+    sections = [*list(SECTION_NAMES)[:-1], *sorted(found - set(SECTION_NAMES)), "other"]
     bars, rows = [], []
     for group in groups:
-        spent = [time_spent(run) for run in group.runs]
-        names = [*sections[:-1], *sorted({n for s in spent for n in s} - set(sections)), "other"]
-        means = {name: float(np.mean([entry.get(name, 0.0) for entry in spent])) for name in names}
+        spent = by_group[id(group)]
+        means = {name: float(np.mean([entry.get(name, 0.0) for entry in spent])) for name in sections}
         total = sum(means.values())
         if total <= 0:
             continue
@@ -140,7 +142,7 @@ def time_bars(groups: Sequence[RunGroup]) -> str:
     key = "".join(
         f'<li><span class="swatch piece-{name}"></span>{escape(shown)}</li>' for name, shown in SECTION_NAMES.items()
     )
-    head = ["runs", "total", *(escape(SECTION_NAMES[name]) for name in sections), "steps/s"]
+    head = ["runs", "total", *(escape(SECTION_NAMES.get(name, name)) for name in sections), "steps/s"]
     numbers = table("Share of the time by section, mean over the seeds", head, rows)
     return f'<ul class="key">{key}</ul>{"".join(bars)}<details><summary>The numbers as a table</summary>{numbers}</details>'
 
@@ -221,17 +223,17 @@ def _is_mp4(file: Path) -> bool:
         return opened.read(12)[4:8] == b"ftyp"
 
 
-def video_figures(runs: Sequence[RecordedRun], room: int) -> str:
-    """The newest video of each run inside the page, as long as `room` bytes last; the others by name."""
+def video_figures(runs: Sequence[RecordedRun], bytes_left: int) -> str:
+    """The newest video of each run inside the page, as long as `bytes_left` last; the others by name."""
     shown, named = [], []
     for run in runs:
         for index, file in enumerate(newest_videos(run)):
             size = (file.stat().st_size + 2) // 3 * 4 + 400
             label = f"{run.name}: {file.name}"
-            if index or size > room:
+            if index or size > bytes_left:
                 named.append(label)
                 continue
-            room -= size
+            bytes_left -= size
             data = base64.b64encode(file.read_bytes()).decode()
             shown.append(
                 f'<figure><video controls loop muted playsinline preload="metadata" aria-label="{escape(label)}" '

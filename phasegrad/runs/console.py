@@ -1,6 +1,6 @@
-"""What a person sees of a run: a live panel in a terminal, plain lines in a pipe, nothing when quiet.
+"""What the user sees of a run: a live panel in a terminal, plain lines in a pipe, nothing when quiet.
 
-`RunView` is what is known of a run, told by its training or read from its files (watch.py); drawing it needs no torch.
+`RunView` is what is known of a run, told by its training or read from its files (cli/watch.py); drawing it needs no torch.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from phasegrad.machine.memory import gigabytes
+from phasegrad.schedules import phase_schedule
 
 if TYPE_CHECKING:
     from rich.panel import Panel
@@ -135,7 +136,7 @@ class LiveRunDisplay(RunDisplay):
             self.started = time.monotonic()  # what remains is told from the speed of training
 
     def panel(self) -> Panel:
-        doing = (self.playback or ACTIVITIES.get(self.activity(), "")) if self.underway else None
+        doing = (self.playback or activity_shown(self.activity())) if self.underway else None
         return draw(self.view, seconds_left(self.started, self.first_step, self.view), doing)
 
     def checkpoint(self, path: Path) -> None:
@@ -158,8 +159,8 @@ def make_display(agent: Algorithm, total: int, shown: bool) -> RunDisplay:
     title = f"{agent.name.upper()} on {config.env}, seed {config.seed}, {config.arch} network on {agent.device}, "
     title += f"{gigabytes(agent.storage_bytes())} of stored rollouts"
     title += f", {agent.computation}" if agent.computation else ""
-    interval = config.interval if getattr(config, "has_auxiliary_phase", False) else 0
-    view = RunView(title, total, interval, run_dir=str(agent.run_dir or ""))
+    schedule = phase_schedule(vars(config))
+    view = RunView(title, total, schedule.interval if schedule else 0, run_dir=str(agent.run_dir or ""))
     first_step = agent.progress.step
     if sys.stdout.isatty():
         return LiveRunDisplay(view, first_step, lambda: agent.clock.current)
@@ -232,8 +233,16 @@ def playback_line(done: int, total: int) -> str:
     return f"playing back what the environments had been through: {done / total:.0%} of {total:,} steps"
 
 
+def activity_shown(section: str) -> str:
+    """What the section that runs now does; one that is not known here by its own name."""
+    return ACTIVITIES.get(section, section)
+
+
 def time_shares(row: Mapping[str, Any]) -> str:
-    return " ".join(f"{name} {row[f'time_{name}']:.0%}" for name in SHARES if row.get(f"time_{name}") is not None)
+    """Of the library's own sections first, then of those that an algorithm from outside has added."""
+    names = [name.removeprefix("time_") for name in row if name.startswith("time_")]
+    names.sort(key=lambda name: SHARES.index(name) if name in SHARES else len(SHARES))
+    return " ".join(f"{name} {row[f'time_{name}']:.0%}" for name in names if row[f"time_{name}"] is not None)
 
 
 def seconds_left(started: float, first_step: int, view: RunView) -> float | None:

@@ -15,6 +15,7 @@ from phasegrad import envs
 from phasegrad.algorithms import ALGORITHMS
 from phasegrad.config import Config, documented_fields, first_difference
 from phasegrad.errors import ConfigError, PhasegradError, RunError, nearest
+from phasegrad.outside import require_importable
 from phasegrad.presets import resolve_config
 from phasegrad.runs.contents import LEVELS
 from phasegrad.runs.directory import RunDirectory
@@ -135,6 +136,7 @@ def _cell(
 ) -> tuple[dict[str, Any], Config]:
     """The settings of a variant on an environment, and the config they come to; `existing`: what was looked up."""
     config_class = ALGORITHMS[variant.algorithm].config_class
+    require_importable(variant.algorithm, ALGORITHMS[variant.algorithm])
     known = documented_fields(config_class)
     layers = [study.fields, environment.fields, variant.fields, overrides]
     fields = {name: value for layer in layers for name, value in layer.items() if name in known}

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from phasegrad.errors import PhasegradError, RunError
+from phasegrad.outside import told_to_children
 from phasegrad.runs.contents import LEVELS, is_stray
 from phasegrad.runs.files import write_json
 from phasegrad.studies.grid import PlannedRun
@@ -120,7 +121,7 @@ def call(
     log.flush()
     if bound:  # python -P -m phasegrad VERB ...
         command = [*command[:3], "phasegrad.studies.bound_process", str(os.getpid()), *command[4:]]
-    environment = {**os.environ, **dict.fromkeys(ONE_THREAD, "1")}
+    environment = {**os.environ, **dict.fromkeys(ONE_THREAD, "1"), **told_to_children()}
     environment["PYTHONPATH"] = os.pathsep.join(path or os.getcwd() for path in sys.path)  # what this process imports
     with tempfile.TemporaryFile() as output:
         process = subprocess.Popen(
