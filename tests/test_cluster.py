@@ -26,11 +26,13 @@ from phasegrad.runs.directory import RunDirectory, step_of
 from phasegrad.runs.lock import LOCK, Lock, is_held
 from phasegrad.studies import cluster as clusters
 from phasegrad.studies import cluster_runs, command
-from phasegrad.studies.cluster import Ended, Place, parse_place
+from phasegrad.studies.cluster import Ended
+from phasegrad.studies.cluster_place import Place, parse_place
 from phasegrad.studies.definition import load_study
-from phasegrad.studies.grid import build_grid, select
+from phasegrad.studies.grid import build_grid
 from phasegrad.studies.progress import StudyDisplay, latest
 from phasegrad.studies.runner import Outcome, Stop, StudyStopped
+from phasegrad.studies.selection import select
 from phasegrad.tune import cluster_trials, tuning
 from phasegrad.tune.search import INTERRUPTED, Search, ended_trials
 from phasegrad.versions import __version__

@@ -32,9 +32,11 @@ from phasegrad.presets import resolve_config
 from phasegrad.report.statistics import estimate, interquartile_mean, mean, summarise
 from phasegrad.runs.contents import LEVELS
 from phasegrad.studies import runner, scores
-from phasegrad.studies.definition import builtin_names, folder_name, load_study, parse_study
-from phasegrad.studies.grid import PlannedRun, build_grid, parse_overrides, parse_seeds, select
+from phasegrad.studies.checking import folder_name
+from phasegrad.studies.definition import builtin_names, load_study, parse_study
+from phasegrad.studies.grid import PlannedRun, build_grid
 from phasegrad.studies.progress import StudyDisplay, latest
+from phasegrad.studies.selection import parse_overrides, parse_seeds, select
 from phasegrad.studies.table import as_markdown, build_table
 
 TINY = """

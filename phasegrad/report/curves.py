@@ -1,6 +1,6 @@
 """Numbers for the report's charts: curves thinned so that no extreme is lost, bands over seeds, time and epochs.
 
-Everything here is arithmetic on a run's columns; how it looks is the page's affair.
+Everything here is arithmetic on a run's columns; how it looks is decided in the page.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from phasegrad.report.collect import RecordedRun, RunGroup
 from phasegrad.report.statistics import CONFIDENCE, estimate, interquartile_mean
 
 GRID_POINTS = 200  # of a band over seeds
-RESAMPLES = 2000
+BAND_RESAMPLES = 2000
 PROFILE_POINTS, PROFILE_RESAMPLES = 121, 1000
 FEWEST_RUNS_OF_A_PROFILE = 8
 FEWEST_FOR_INTERVAL = 5  # runs of a variant: below that the interval of a fraction says nothing
@@ -108,7 +108,7 @@ def band(group: RunGroup, axis: str, metric: str = "return_mean") -> dict[str, A
             (scores,),
             lambda drawn, axis: interquartile_mean(drawn),  # of whole runs: one draw of seeds serves all points
             axis=-1,
-            n_resamples=RESAMPLES,
+            n_resamples=BAND_RESAMPLES,
             confidence_level=CONFIDENCE,
             method="percentile",
             vectorized=True,

@@ -107,7 +107,7 @@ def is_report(path: Path) -> bool:
 
 
 def last_row(path: Path) -> Row:
-    """The last row of a metrics file, from its end alone: for who looks at many large files again and again."""
+    """The last row of a metrics file, from its end alone: for a display that looks at many large files."""
     try:
         with open(path, "rb") as file:
             file.seek(0, os.SEEK_END)

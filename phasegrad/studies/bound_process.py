@@ -1,7 +1,7 @@
 """The command line in a process that never outlives the one that started it: `python -m phasegrad.studies.bound_process PID ...`.
 
 A cluster's task starts its run this way. When the task's worker is killed, the task is tried again elsewhere within a
-second, and a run that trained on behind its back would hold the run's lock and be trained twice.
+second, and a run that trained on unnoticed would hold the run's lock and be trained twice.
 """
 
 from __future__ import annotations

@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib
 import logging
 import os
-import re
 import signal
 import socket
 import sys
@@ -28,6 +27,7 @@ from phasegrad.errors import ConfigError, PhasegradWarning, RunError
 from phasegrad.machine.processors import usable_processors
 from phasegrad.runs.files import write_atomically
 from phasegrad.studies.bound_process import dying_with_parent
+from phasegrad.studies.cluster_place import Place
 from phasegrad.studies.runner import POLL_SECONDS, SECONDS_TO_STOP, Stop
 from phasegrad.versions import __version__
 
@@ -45,49 +45,12 @@ QUIET = {
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where runs go: a cluster's address ("" is the one of this machine, running or not) and a run's share of it."""
-
-    address: str
-    cpus: float
-    gpus: float
-
-
-@dataclass(frozen=True)
 class Ended:
     """How a task ended: done (with what it returned), lost (its workers died), broken (it raised) or cancelled."""
 
     status: str
     value: Any = None
     message: str = ""
-
-
-def parse_place(cluster: str | None, cpus: str | float | None, gpus: str | float | None) -> Place | None:
-    """What --cluster, --cpus-per-run and --gpus-per-run ask for; None without --cluster."""
-    if cluster is None:
-        for option, given in (("--cpus-per-run", cpus), ("--gpus-per-run", gpus)):
-            if given is not None:
-                raise ConfigError(f"{option} is what a run takes of a cluster: it needs --cluster.")
-        return None
-    found = re.fullmatch(r"ray(?:(://\S+:\d+)|:([^\s/]+:\d+))?", cluster)
-    if not found:
-        raise ConfigError(f"--cluster takes ray, ray://HOST:10001 or ray:HOST:PORT, not {cluster!r}.")
-    client, plain = found.groups()
-    return Place(
-        f"ray{client}" if client else plain or "",
-        _share("--cpus-per-run", 1 if cpus is None else cpus, least=0.01),
-        _share("--gpus-per-run", 0 if gpus is None else gpus, least=0.0),
-    )
-
-
-def _share(option: str, given: str | float, least: float) -> float:
-    try:
-        share = float(given)
-    except ValueError:
-        share = float("nan")
-    if not least <= share <= 10_000 or (share > 1 and share != int(share)):
-        raise ConfigError(f"{option} must be a whole number, or a share such as 0.5 of one; not {given!r}.")
-    return share
 
 
 def connect(place: Place) -> Cluster | None:
@@ -125,7 +88,7 @@ def connect(place: Place) -> Cluster | None:
 
 
 def _require_answer(address: str) -> None:
-    """Ray itself takes half a minute to say that there is nobody."""
+    """Ray itself takes half a minute to say that nothing answers."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), SECONDS_TO_ANSWER).close()
@@ -145,7 +108,7 @@ def _initialise(ray: Any, address: str) -> str:
         "num_cpus": usable_processors(),
         "include_dashboard": False,
         "object_store_memory": OBJECT_STORE_BYTES,
-        "_node_ip_address": "127.0.0.1",  # nobody else's business
+        "_node_ip_address": "127.0.0.1",  # reachable from this machine alone
     }
     try:
         ray.init(**own, **quietly)

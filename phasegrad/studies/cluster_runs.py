@@ -91,7 +91,7 @@ def run_in_worker(stop: Stop, run: PlannedRun) -> tuple[str, str]:
     with open(run.log, "ab") as log:
         log.write(f"$ # on {socket.gethostname()}\n".encode())
     # The study's own lock stays with the driver; here it is the run's that matters. The processes of an attempt whose
-    # worker died die with it (see leash), but that takes a moment, and longer where the lock is a file server's.
+    # worker died die with it (see bound_process.py), but that takes a moment, and longer where the lock is a file server's.
     deadline = time.monotonic() + SECONDS_TO_FREE
     while is_held(run.folder) and time.monotonic() < deadline and not stop.asked.is_set():
         time.sleep(POLL_SECONDS)

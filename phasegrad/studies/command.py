@@ -16,13 +16,16 @@ from phasegrad.machine.processors import usable_processors
 from phasegrad.report import write_report
 from phasegrad.runs.files import MOST_JSON_BYTES, read_json_object, write_json
 from phasegrad.runs.reading import METRICS, REPORT, is_report
-from phasegrad.studies.cluster import Cluster, Place, connect, parse_place
+from phasegrad.studies.checking import whole
+from phasegrad.studies.cluster import Cluster, connect
+from phasegrad.studies.cluster_place import Place, parse_place
 from phasegrad.studies.cluster_runs import run_on_cluster
-from phasegrad.studies.definition import Study, builtin_names, load_study, whole
-from phasegrad.studies.grid import PlannedRun, build_grid, parse_overrides, select
+from phasegrad.studies.definition import Study, builtin_names, load_study
+from phasegrad.studies.grid import PlannedRun, build_grid
 from phasegrad.studies.progress import make_study_display
 from phasegrad.studies.runner import Outcome, StudyStopped, exclusive, run_locally
 from phasegrad.studies.scores import score_runs
+from phasegrad.studies.selection import parse_overrides, select
 from phasegrad.studies.table import TABLES, build_table, print_table, write_table
 
 DEFINITION = "study.json"

@@ -1,4 +1,4 @@
-"""What a person sees while a study runs: a table that redraws in a terminal, plain lines in a pipe, or nothing."""
+"""What the user sees while a study runs: a table that redraws in a terminal, plain lines in a pipe, or nothing."""
 
 from __future__ import annotations
 

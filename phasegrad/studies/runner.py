@@ -71,7 +71,7 @@ class Outcome:
 def execute(run: PlannedRun, stop: Stop | None = None, keep_open: Sequence[int] = (), bound: bool = False) -> Outcome:
     """Train the run, or go on with it, and evaluate it where the study's score asks for that.
 
-    `keep_open`: file descriptors that the run's processes hold too. `bound`: they die with this process.
+    `keep_open`: file descriptors that the run's processes hold too. `bound`: they die with this one, as bound_process.py has them do.
     """
     try:
         run.log.parent.mkdir(parents=True, exist_ok=True)

@@ -114,7 +114,7 @@ def missing(table: Mapping[str, Any]) -> int:
 
 
 def shown_tables(table: Mapping[str, Any]) -> list[tuple[str, list[str], list[list[str]]]]:
-    """Title, header and rows of what people read: the aggregate first, then the environments."""
+    """Title, header and rows of the tables that are shown: the aggregate first, then the environments."""
     several = len({row["measure"] for row in table["cells"]}) > 1
     tables = []
     if table["aggregates"]:

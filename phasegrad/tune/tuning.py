@@ -13,7 +13,8 @@ from typing import Any
 from phasegrad.algorithms import ALGORITHMS
 from phasegrad.errors import ConfigError, RunError, nearest
 from phasegrad.outside import is_outside
-from phasegrad.studies.cluster import Place, connect, parse_place
+from phasegrad.studies.cluster import connect
+from phasegrad.studies.cluster_place import Place, parse_place
 from phasegrad.tune.cluster_trials import run_trials
 from phasegrad.tune.search import PRESET, Search, ended_trials, require_optuna
 from phasegrad.tune.search_spaces import SPACES
