@@ -19,12 +19,13 @@ from phasegrad.errors import ConfigError, DamagedError, PhasegradError, RunError
 from phasegrad.machine.paths import as_path
 from phasegrad.machine.processors import let_waiting_threads_sleep, usable_processors
 from phasegrad.runs.files import read_json
+from phasegrad.schedules import phase_schedule
 
 if TYPE_CHECKING:
     from phasegrad.algorithms.base import Algorithm
 
 UNBOUNDED = 10**9  # steps: the clock ends a measurement
-WARM_UP = 2  # iterations: the first goes by plain kernels, the second compiles
+WARM_UP = 2  # iterations: the first runs plain kernels, the second compiles
 PRODUCT = 2048
 
 
@@ -138,7 +139,8 @@ def measure(task: Task, seconds: float, settings: Sequence[str] = ()) -> dict[st
         checkpoint_every=UNBOUNDED,
         **{**task.fields, **parsed(settings)},
     )
-    phase = getattr(agent.config, "interval", 1)  # PPG: whole phases only, so that auxiliary work counts in full
+    schedule = phase_schedule(vars(agent.config))
+    phase = schedule.interval if schedule else 1  # PPG: whole phases only, so that auxiliary work counts in full
     begun = time.perf_counter()
     marks: list[tuple[float, int]] = []
     shares: dict[str, float] = {}
@@ -237,20 +239,22 @@ def flops_a_step(agent: Algorithm) -> float:
 
     acting = cost(model.policy, False) + (cost(model.value, False) if model.value_is_separate else 0.0)
     learning = cost(model.policy_and_value, True)
-    if agent.name == "ppo":
-        return acting + config.epochs * learning
+    settings: dict[str, Any] = vars(config)
+    # PPG counts its passes over a rollout apart for policy and value, an algorithm that says nothing of them makes one.
+    passes = settings.get("epochs", max(settings.get("e_pi", 1), settings.get("e_v", 1)))
+    schedule = phase_schedule(settings)
+    if schedule is None:
+        return acting + passes * learning
     joint = cost(model.policy_and_auxiliary_value, True) + (cost(model.value, True) if model.value_is_separate else 0.0)
-    settings: Any = config
-    phase_steps = settings.interval * config.num_steps * config.num_envs
-    seen = settings.aux_steps * settings.aux_minibatch_size if settings.aux_steps else (
-        settings.e_aux * settings.kept * config.num_steps * config.num_envs
-    )  # fmt: skip
-    stored = min(seen, settings.kept * config.num_steps * config.num_envs) * cost(model.policy, False)
-    return acting + max(settings.e_pi, settings.e_v) * learning + (seen * joint + stored) / phase_steps
+    kept, phase_steps = (count * config.batch_size for count in (schedule.kept, schedule.interval))
+    drawn = settings["aux_steps"] * settings["aux_minibatch_size"]
+    seen = drawn if settings["aux_steps"] else settings["e_aux"] * kept
+    stored = min(seen, kept) * cost(model.policy, False)
+    return acting + passes * learning + (seen * joint + stored) / phase_steps
 
 
 def table(results: dict[str, Any]) -> str:
-    """The measurements for people, as Markdown."""
+    """The measurements as a Markdown table."""
     lines = [
         "| task | steps/s | limit of this machine | share of it | environment / inference / update | peak memory | a stored step |",
         "|---|---|---|---|---|---|---|",

@@ -37,6 +37,16 @@ class Distribution(ABC):
     has_std: bool = False  # whether its parameters are means and logarithms of standard deviations, for `std` to decide
     mask_size: int = 0  # entries of an action mask, 0 where masks make no sense
 
+    @property
+    def is_continuous(self) -> bool:
+        """Whether actions are real numbers, of which two are seldom equal."""
+        return self.action_dtype.is_floating_point
+
+    @property
+    def mask_sizes(self) -> tuple[int, ...]:
+        """Entries of an action mask by the choice they belong to; each choice needs one that is allowed."""
+        return (self.mask_size,) if self.mask_size else ()
+
     @abstractmethod
     def sample(self, params: Tensor, noise: Tensor) -> Tensor:
         """Actions [..., *action_shape] from params [..., P] and noise [..., noise_size]."""
@@ -120,6 +130,10 @@ class MultiCategorical(Distribution):
         self.parameter_size = self.mask_size = sum(sizes)
         self.action_shape = (len(sizes),)
         self.noise_size = len(sizes)
+
+    @property
+    def mask_sizes(self) -> tuple[int, ...]:
+        return tuple(self.sizes)
 
     def sample(self, params: Tensor, noise: Tensor) -> Tensor:
         pieces = zip(self.parts, params.split(self.sizes, -1), noise.split(1, -1), strict=True)

@@ -17,6 +17,7 @@ from phasegrad.config import Config, algorithm_name, coerce_fields, documented_f
 from phasegrad.errors import ConfigError, PhasegradError, nearest
 from phasegrad.machine.paths import as_path
 
+SHARE_COMMON = ("ppo", "ppg")  # for whom the common part of the presets below was chosen
 OF_THE_TASK = {
     "env_options", "total_steps", "gamma", "bootstrap_truncated", "action_bounds", "normalize_observation",
     "normalize_reward", "reward_gamma", "encoder", "impala_channels", "impala_stem", "impala_stem_stride",
@@ -36,7 +37,7 @@ class Preset:
     by_algorithm: Mapping[str, Mapping[str, Any]]
 
     def fields(self, algorithm: str) -> dict[str, Any]:
-        whole = algorithm in ("ppo", "ppg")
+        whole = algorithm in SHARE_COMMON
         common = {name: value for name, value in self.common.items() if whole or name in OF_THE_TASK}
         return {**common, **self.by_algorithm.get(algorithm, {})}
 
@@ -206,6 +207,13 @@ def preset_for(env: str, options: Mapping[str, Any] | None = None) -> str:
         return "none"  # making the environment will say what is wrong with it
 
 
+def tuned_algorithm(config_class: type[Config]) -> str:
+    """The algorithm whose part of a preset a config takes: its own, or that of the one it was derived from."""
+    names = [algorithm_name(kind) for kind in config_class.__mro__ if issubclass(kind, Config)]
+    tuned = {algorithm for preset in PRESETS.values() for algorithm in preset.by_algorithm}
+    return next((name for name in names if name in tuned), names[0])
+
+
 def preset_fields(name: str, algorithm: str) -> dict[str, Any]:
     """Fields of a named preset, or of a preset file."""
     if name == "none":
@@ -213,11 +221,11 @@ def preset_fields(name: str, algorithm: str) -> dict[str, Any]:
     if name in PRESETS:
         return PRESETS[name].fields(algorithm)
     if name.endswith(".json"):
-        return read_preset_file(as_path(name), algorithm)
+        return read_preset_file(as_path(name))
     raise ConfigError(f"Unknown preset {name!r}.{nearest(name, PRESETS)} `phasegrad presets` lists all.")
 
 
-def read_preset_file(path: Path, algorithm: str) -> dict[str, Any]:
+def read_preset_file(path: Path) -> dict[str, Any]:
     """A JSON object of field names and values."""
     try:
         fields = json.loads(path.read_text())
@@ -237,7 +245,7 @@ def resolve_config(config_class: type[Config], fields: Mapping[str, Any]) -> Any
     if name == "auto":
         name = preset_for(explicit.get("env", ""), explicit.get("env_options"))
     known = documented_fields(config_class)
-    preset = preset_fields(name, algorithm_name(config_class))
+    preset = preset_fields(name, tuned_algorithm(config_class))
     if name in PRESETS:  # its common part serves algorithms that lack some of the fields
         preset = {key: value for key, value in preset.items() if key in known}
     values = {**coerce_fields(config_class, preset), **explicit, "preset": name}

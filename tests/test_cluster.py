@@ -25,13 +25,16 @@ from phasegrad.errors import ConfigError, RunError
 from phasegrad.runs.directory import RunDirectory, step_of
 from phasegrad.runs.lock import LOCK, Lock, is_held
 from phasegrad.studies import cluster as clusters
-from phasegrad.studies import command, fleet, trials
-from phasegrad.studies.cluster import Ended, Place, parse_place
+from phasegrad.studies import cluster_runs, command
+from phasegrad.studies.cluster import Ended
+from phasegrad.studies.cluster_place import Place, parse_place
 from phasegrad.studies.definition import load_study
-from phasegrad.studies.grid import build_grid, select
-from phasegrad.studies.progress import Display, latest
+from phasegrad.studies.grid import build_grid
+from phasegrad.studies.progress import StudyDisplay, latest
 from phasegrad.studies.runner import Outcome, Stop, StudyStopped
-from phasegrad.tune import search as tuning
+from phasegrad.studies.selection import select
+from phasegrad.tune import cluster_trials, tuning
+from phasegrad.tune.search import INTERRUPTED, Search, ended_trials
 from phasegrad.versions import __version__
 
 STUDY = """
@@ -131,7 +134,7 @@ def test_without_ray_the_option_says_what_to_install_and_the_local_pool_runs(
     monkeypatch.setitem(sys.modules, "ray", None)
     pooled: list[int] = []
 
-    def run_locally(runs: Any, jobs: int, display: Display, keep_open: Any) -> list[Outcome]:
+    def run_locally(runs: Any, jobs: int, display: StudyDisplay, keep_open: Any) -> list[Outcome]:
         pooled.extend([len(runs), jobs])
         return [Outcome(run, "failed", "pretended") for run in runs]
 
@@ -176,29 +179,31 @@ def test_the_next_attempt_waits_for_the_lock_of_the_last(tmp_path: Path, monkeyp
     assert is_held(run.folder)
     seen: list[bool] = []
 
-    def execute(*_: Any, leashed: bool) -> Outcome:
-        seen.extend([is_held(run.folder), leashed])
+    def execute(*_: Any, bound: bool) -> Outcome:
+        seen.extend([is_held(run.folder), bound])
         return Outcome(run, "finished")
 
-    monkeypatch.setattr(fleet, "execute", execute)
+    monkeypatch.setattr(cluster_runs, "execute", execute)
     timer = threading.Timer(0.5, lock.release)
     timer.start()
     began = time.monotonic()
-    assert fleet.run_there(Stop(), run) == ("finished", "")
+    assert cluster_runs.run_in_worker(Stop(), run) == ("finished", "")
     assert time.monotonic() - began >= 0.4
     assert seen == [False, True]
     timer.join()
 
 
-def test_a_leashed_process_dies_with_its_parent() -> None:
-    leash = [sys.executable, "-m", "phasegrad.studies.leash"]
-    assert subprocess.run([*leash, str(os.getpid()), "--version"], timeout=60).returncode == 0
-    orphan = subprocess.run([*leash, str(2**22 + 1), "--version"], timeout=60, capture_output=True)  # no such parent
+def test_a_bound_process_dies_with_its_parent() -> None:
+    bound = [sys.executable, "-m", "phasegrad.cli.bound_process"]
+    assert subprocess.run([*bound, str(os.getpid()), "--version"], timeout=60).returncode == 0
+    orphan = subprocess.run([*bound, str(2**22 + 1), "--version"], timeout=60, capture_output=True)  # no such parent
     assert (orphan.returncode, orphan.stdout) == (-signal.SIGKILL, b"")
 
 
 def test_a_worker_dies_with_its_node_while_it_has_a_task() -> None:
-    child = "from phasegrad.studies.leash import dying_with_parent as d\nwith d(): print(flush=True); input()\ninput()"
+    child = (
+        "from phasegrad.machine.orphans import dying_with_parent as d\nwith d(): print(flush=True); input()\ninput()"
+    )
     start = f"import subprocess, sys; p = subprocess.Popen([sys.executable, '-c', {child!r}]); print(p.pid, flush=True)"
     node = subprocess.Popen(
         [sys.executable, "-c", f"{start}; p.wait()"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -217,7 +222,7 @@ class Pretended:
         self.places, self.endings, self.submitted, self.most = room, endings, 0, 0
         self.tasks: dict[int, Any] = {}
 
-    def room(self) -> int:
+    def capacity(self) -> int:
         return self.places
 
     def shared(self, folder: Path) -> Any:
@@ -234,7 +239,7 @@ class Pretended:
 
     def result(self, reference: int) -> Ended:
         arguments = self.tasks.pop(reference)
-        return self.endings.get(reference) or Ended("done", trials.try_there(Stop(), *arguments))
+        return self.endings.get(reference) or Ended("done", cluster_trials.try_in_worker(Stop(), *arguments))
 
     def stop(self, references: Any, stop: Stop) -> dict[int, Ended]:
         return {reference: Ended("cancelled") for reference in references}
@@ -243,10 +248,10 @@ class Pretended:
 def test_lost_trials_count_as_failed_and_stopped_ones_are_tried_again(tmp_path: Path) -> None:
     optuna = pytest.importorskip("optuna")
     lines: list[str] = []
-    search = tuning.Search(optuna, "CartPole-v1", "ppo", 512, tmp_path, 1, {}, lines.append)
+    search = Search(optuna, "CartPole-v1", "ppo", 512, tmp_path, 1, {}, lines.append)
     pretended: Any = Pretended(2, {2: Ended("lost", message="its worker was lost")})
     study = search.open_study(4)
-    trials.run_trials(search, study, 4, pretended, None)
+    cluster_trials.run_trials(search, study, 4, pretended, None)
     assert [trial.state.name for trial in study.trials] == ["COMPLETE", "FAIL", "COMPLETE", "COMPLETE"]
     assert "trial 2: failed: its worker was lost" in lines[1]
     assert (pretended.submitted, pretended.most) == (4, 2)
@@ -258,12 +263,12 @@ def test_lost_trials_count_as_failed_and_stopped_ones_are_tried_again(tmp_path: 
 
     broken.result = result
     with pytest.raises(RunError, match="Node x"):
-        trials.run_trials(search, study, 6, broken, None)
-    interrupted = [trial.params for trial in study.trials if tuning.INTERRUPTED in trial.user_attrs]
+        cluster_trials.run_trials(search, study, 6, broken, None)
+    interrupted = [trial.params for trial in study.trials if INTERRUPTED in trial.user_attrs]
     assert len(interrupted) == 2
     study = search.open_study(6)
-    trials.run_trials(search, study, 6, Pretended(2, {}), 1)  # type: ignore[arg-type]
-    assert len(tuning.ended_trials(study)) == 6
+    cluster_trials.run_trials(search, study, 6, Pretended(2, {}), 1)  # type: ignore[arg-type]
+    assert len(ended_trials(study)) == 6
     assert [trial.params for trial in study.trials[-2:]] == interrupted
     # A trial is a function of its settings and number, wherever it runs.
     alone = tuning.tune("CartPole-v1", trials=1, steps=512, folder=tmp_path / "alone")
@@ -280,7 +285,7 @@ def test_a_stop_ends_what_is_under_way(tmp_path: Path) -> None:
     pretended.stop = lambda references, stop: stopped.append(len(references))
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(StudyStopped) as caught:
-        fleet.run_on_cluster(pretended, runs, 3, Display(runs, 0), tmp_path)
+        cluster_runs.run_on_cluster(pretended, runs, 3, StudyDisplay(runs, 0), tmp_path)
     assert (caught.value.number, stopped) == (signal.SIGTERM, [3])
     assert signal.getsignal(signal.SIGTERM) == before
 
@@ -298,7 +303,7 @@ def test_too_large_a_share_is_refused() -> None:
 
     for cpus, gpus, room in ((1, 0, 4), (3, 0, 1), (0.5, 0.25, 4), (1, 1, 1), (8, 0, 0)):
         cluster = clusters.Cluster(Small(), Place("", cpus, gpus), origin="started")
-        assert cluster.room() == room
+        assert cluster.capacity() == room
     with pytest.raises(ConfigError, match="no room for a run with 8 CPUs and 0 GPUs"):
         cluster.describe()
 
@@ -531,7 +536,7 @@ def search(local: Local, folder: Path) -> None:
     assert rows[0]["return"] == alone.best_return
 
 
-def test_a_stopped_fleet_leaves_runs_that_can_go_on_and_nothing_else(tmp_path: Path) -> None:
+def test_a_stopped_study_on_a_cluster_leaves_runs_that_can_go_on_and_nothing_else(tmp_path: Path) -> None:
     pytest.importorskip("ray")
     file, folder = tmp_path / "small.toml", tmp_path / "out"
     file.write_text(STUDY)

@@ -13,7 +13,8 @@ from written_runs import rows_of, write_run
 from phasegrad.cli.completion import script
 from phasegrad.cli.guide import MORE, STEPS, guide
 from phasegrad.cli.main import main
-from phasegrad.cli.parsing import EXAMPLES, build_parser, parse
+from phasegrad.cli.parsing import parse
+from phasegrad.cli.verbs import EXAMPLES, build_parser
 
 
 def test_the_command_alone_says_what_can_be_done_next(

@@ -414,7 +414,7 @@ def test_fuzzed_metrics_and_presets(tmp_path_factory: pytest.TempPathFactory, co
     assert all(isinstance(row, dict) for row in read_metrics(path))
     MetricsFile(path, keep_bytes=10**9).close()
     (folder / "preset.json").write_bytes(content)
-    survives(lambda: read_preset_file(folder / "preset.json", "ppo"))
+    survives(lambda: read_preset_file(folder / "preset.json"))
     survives(lambda: pg.PPO("CartPole-v1", **{**SMALL, "preset": str(folder / "preset.json")}).close())
     (folder / "config.json").write_bytes(content)
     survives(lambda: RunDirectory(folder).read_config())

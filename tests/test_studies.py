@@ -29,12 +29,14 @@ from phasegrad.cli.parsing import parse
 from phasegrad.config import documented_fields
 from phasegrad.errors import ConfigError, RunError
 from phasegrad.presets import resolve_config
+from phasegrad.report.statistics import estimate, interquartile_mean, mean, summarise
 from phasegrad.runs.contents import LEVELS
 from phasegrad.studies import runner, scores
-from phasegrad.studies.definition import builtin_names, folder_name, load_study, parse_study
-from phasegrad.studies.grid import Run, build_grid, parse_overrides, parse_seeds, select
-from phasegrad.studies.progress import Display, latest
-from phasegrad.studies.statistics import estimate, interquartile_mean, mean, summarise
+from phasegrad.studies.checking import folder_name
+from phasegrad.studies.definition import builtin_names, load_study, parse_study
+from phasegrad.studies.grid import PlannedRun, build_grid
+from phasegrad.studies.progress import StudyDisplay, latest
+from phasegrad.studies.selection import parse_overrides, parse_seeds, select
 from phasegrad.studies.table import as_markdown, build_table
 
 TINY = """
@@ -305,7 +307,7 @@ def test_bad_settings_are_found_before_anything_runs(tmp_path: Path) -> None:
 # Scores, from run directories written by hand
 
 
-def write_run(run: Run, score: float, evaluation: float | None = None) -> None:
+def write_run(run: PlannedRun, score: float, evaluation: float | None = None) -> None:
     run.folder.mkdir(parents=True)
     (run.folder / "config.json").write_text(json.dumps({"algorithm": run.variant.algorithm, **run.config.to_json()}))
     result = {"status": "finished", "step": run.config.total_steps, "return_mean": score, "seconds": 1.0}
@@ -405,7 +407,7 @@ def test_a_run_that_leaves_no_result_has_failed(tmp_path: Path, monkeypatch: pyt
 
     monkeypatch.setattr(runner, "call", call)
     assert runner.execute(run).message == "it ended without a result"
-    shown = Display([run], 2)
+    shown = StudyDisplay([run], 2)
     assert latest(run) == (0, None)
     (run.folder / "metrics.jsonl").write_text('{"step": 64, "return_mean": 3.5}\n{"step": 96, "retu')
     assert latest(run) == (64, 3.5)

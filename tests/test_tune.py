@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 
 import phasegrad as pg
+from phasegrad.algorithms import ALGORITHMS
 from phasegrad.algorithms.ppo import PPOConfig
 from phasegrad.cli.main import main
 from phasegrad.errors import ConfigError, RunError
 from phasegrad.presets import resolve_config
-from phasegrad.tune import search as tuning
+from phasegrad.tune import tuning
 from phasegrad.tune.search_spaces import SPACES, VECTORS
 
 optuna = pytest.importorskip("optuna")
@@ -53,7 +54,7 @@ def pretended(monkeypatch: pytest.MonkeyPatch) -> type[Pretender]:
 
     monkeypatch.setattr(Pretender, "made", [])
     monkeypatch.setattr(Pretender, "observation_space", gym.spaces.Box(-1, 1, (4,)))
-    monkeypatch.setitem(tuning.ALGORITHMS, "ppo", Pretender)
+    monkeypatch.setitem(ALGORITHMS, "ppo", Pretender)
     return Pretender
 
 
@@ -186,7 +187,7 @@ def test_a_trial_whose_process_was_killed_is_tried_again(tmp_path: Path, pretend
 
 def test_every_name_of_the_search_space_is_a_setting() -> None:
     for algorithm, space in SPACES.items():
-        known = vars(tuning.ALGORITHMS[algorithm].config_class())
+        known = vars(ALGORITHMS[algorithm].config_class())
         for name, values in (space | VECTORS).items():
             assert name in known or name == "discount_left"
             assert values.choices or values.low < values.high

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from phasegrad.algorithms.settings import SurrogateConfig
 from phasegrad.config import require_minibatches, setting
 from phasegrad.errors import ConfigError
+from phasegrad.schedules import phase_schedule
 
 
 @dataclass(kw_only=True)
@@ -88,12 +89,14 @@ class PPGConfig(SurrogateConfig):
     @property
     def interval(self) -> int:
         """Policy iterations between auxiliary phases."""
-        return (self.aux_interval or self.n_pi) if self.has_auxiliary_phase else 1
+        schedule = phase_schedule(vars(self))
+        return schedule.interval if schedule else 1
 
     @property
     def kept(self) -> int:
         """Iterations in the buffer."""
-        return (self.aux_buffer or self.interval) if self.has_auxiliary_phase else 1
+        schedule = phase_schedule(vars(self))
+        return schedule.kept if schedule else 1
 
     @property
     def checkpoints_within_phases(self) -> bool:
@@ -102,4 +105,4 @@ class PPGConfig(SurrogateConfig):
 
     @property
     def has_auxiliary_phase(self) -> bool:
-        return self.e_aux > 0 or self.aux_steps > 0
+        return phase_schedule(vars(self)) is not None

@@ -11,8 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-SHELLS = ("bash", "zsh", "fish")
-
 
 @dataclass
 class Words:
@@ -45,7 +43,8 @@ def words_of(parser: argparse.ArgumentParser, about: str, values: Mapping[str, t
 def collect() -> dict[str, Words]:
     """Every verb, and `train ALGORITHM` with the fields of each algorithm."""
     from phasegrad.algorithms import ALGORITHMS
-    from phasegrad.cli.parsing import add_fields, build_parser
+    from phasegrad.cli.parsing import add_fields
+    from phasegrad.cli.verbs import build_parser
     from phasegrad.config import documented_fields
     from phasegrad.presets import PRESETS
 

@@ -6,7 +6,6 @@ It never writes, takes no lock and needs no torch, so it can look at a run of an
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 import time
 from collections import deque
@@ -14,9 +13,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from phasegrad.errors import RunError
+from phasegrad.machine.orphans import is_running
 from phasegrad.machine.paths import as_path
 from phasegrad.runs.console import FRAMES_A_SECOND, RunView, draw, duration, plain_line, summary_line
-from phasegrad.runs.reading import CONFIG, METRICS, RESULT, MetricsReader, number_or_none, read_json_object
+from phasegrad.runs.files import read_json_object
+from phasegrad.runs.lock import LOCK
+from phasegrad.runs.reading import CONFIG, METRICS, RESULT, MetricsReader, number_or_none
+from phasegrad.schedules import SETTINGS, phase_schedule
 
 RECENT = 50  # iterations whose speed gives the time that is left
 SECONDS_BETWEEN_LOOKS = 1.0
@@ -73,13 +76,10 @@ class Watched:
     def alive(self) -> bool:
         """Whether its process is there, or its files were written of late."""
         try:
-            owner = int((self.path / ".lock").read_text()[:20])
-            os.kill(owner, 0)
-            return True
-        except PermissionError:
-            return True  # there, and another user's
+            owner = int((self.path / LOCK).read_text()[:20])
         except (OSError, ValueError):
-            return self.silence() < SILENT_SECONDS and not self.finished()
+            owner = 0
+        return is_running(owner) or (self.silence() < SILENT_SECONDS and not self.finished())
 
     def silence(self) -> float:
         """Seconds since the metrics were last written."""
@@ -108,15 +108,9 @@ class Watched:
 
 
 def auxiliary_interval(config: dict[str, object]) -> int:
-    """Iterations between auxiliary phases of a PPG run's settings, 0 where there are none."""
-
-    def setting(name: str) -> int:
-        value = number_or_none(config.get(name))
-        return int(value) if value is not None else 0
-
-    if setting("e_aux") <= 0 and setting("aux_steps") <= 0:
-        return 0
-    return max(setting("aux_interval") or setting("n_pi"), 0)
+    """Iterations between auxiliary phases of a PPG run's settings, 0 where there are none or the file is damaged."""
+    schedule = phase_schedule({name: int(number_or_none(config.get(name)) or 0) for name in SETTINGS})
+    return max(schedule.interval, 0) if schedule else 0
 
 
 def one_line(value: object) -> str:

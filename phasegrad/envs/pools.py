@@ -80,6 +80,6 @@ def merged(states: list[tuple[np.ndarray, list[np.ndarray]]], count: int) -> lis
         return states[0][1]
     result = [np.empty((count, *array.shape[1:]), array.dtype) for array in states[0][1]]
     for places, state in states:
-        for room, array in zip(result, state, strict=True):
-            room[places] = array
+        for joined, array in zip(result, state, strict=True):
+            joined[places] = array
     return result

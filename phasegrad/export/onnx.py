@@ -12,7 +12,6 @@ import importlib
 import io
 import json
 import logging
-import os
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ from phasegrad import envs
 from phasegrad.errors import RunError
 from phasegrad.export.parity import Samples, batches, largest_difference, random_samples, real_samples
 from phasegrad.machine.paths import as_path
+from phasegrad.runs.files import replacing_file
 from phasegrad.versions import versions
 
 if TYPE_CHECKING:
@@ -162,22 +162,18 @@ def export_onnx(
     for key, value in provenance(agent).items():
         entry = model.metadata_props.add()
         entry.key, entry.value = key, value
-    partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        onnx.save(model, str(partial))
-    except OSError as error:
-        raise RunError(f"{path} cannot be written: {error.strerror}.") from None
-    try:
-        session = onnxruntime.InferenceSession(str(partial), providers=["CPUExecutionProvider"])
+    with replacing_file(path) as unchecked:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            onnx.save(model, str(unchecked))
+        except OSError as error:
+            raise RunError(f"{path} cannot be written: {error.strerror}.") from None
+        session = onnxruntime.InferenceSession(str(unchecked), providers=["CPUExecutionProvider"])
         difference = 0.0
         for batch in batches(random, real):
             feed = dict(zip(policy.input_names(), batch.arrays(player, not deterministic), strict=True))
             found = dict(zip(policy.output_names(), session.run(None, feed), strict=True))
             difference = max(difference, largest_difference(player, found, batch, deterministic))
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
 
     def described(entries: Any) -> list[tuple[str, str, str]]:
         return [

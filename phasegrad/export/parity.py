@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from phasegrad import envs
-from phasegrad.distributions import DiagonalGaussian, MultiCategorical
 from phasegrad.errors import PhasegradError, RunError
 from phasegrad.runs.evaluation import evaluation_env, release
 from phasegrad.tree import named_leaves, tree_map
@@ -66,11 +65,8 @@ def random_samples(agent: Agent) -> Samples:
 
 def random_masks(agent: Agent, random: np.random.Generator, count: int) -> np.ndarray:
     """[B, M] bool, with at least one action allowed for every choice."""
-    sizes = (
-        agent.distribution.sizes if isinstance(agent.distribution, MultiCategorical) else [agent.distribution.mask_size]
-    )
     parts = []
-    for size in sizes:
+    for size in agent.distribution.mask_sizes:
         part = random.random((count, size)) < 0.5
         part[np.arange(count), random.integers(size, size=count)] = True
         parts.append(part)
@@ -96,10 +92,8 @@ def real_samples(agent: Agent) -> Samples | None:
             observations.append(observation)
             masks.append(mask)
             with torch.inference_mode():
-                tensors = tree_map(lambda leaf: torch.from_numpy(leaf).to(agent.device), observation)
-                params = agent.model.policy(tensors, None if mask is None else torch.from_numpy(mask).to(agent.device))
-                actions = agent.distribution.mode(params).cpu().numpy()
-            step = env.step(agent.bounds(actions))
+                actions = agent.distribution.mode(_policy_params(agent, observation, mask))
+            step = env.step(agent.bounds(actions.cpu().numpy()))
             observation, mask = step.observation, step.action_mask
     finally:
         release(agent, env)
@@ -123,10 +117,9 @@ def batches(random: Samples, real: Samples | None) -> Iterator[Samples]:
 @torch.no_grad()
 def largest_difference(agent: Agent, found: dict[str, np.ndarray], batch: Samples, deterministic: bool) -> float:
     """Between a file's outputs `found` by name and the agent's own on a batch; too large a one is refused."""
-    tensors = tree_map(lambda leaf: torch.from_numpy(leaf).to(agent.device), batch.observation)
-    masks = None if batch.masks is None else torch.from_numpy(batch.masks).to(agent.device)
     given = agent.observing.restore(batch.observation)  # as a caller has it
-    params, noise = agent.model.policy(tensors, masks), torch.from_numpy(batch.noise).to(agent.device)
+    params = _policy_params(agent, batch.observation, batch.masks)
+    noise = torch.from_numpy(batch.noise).to(agent.device)
     if deterministic:
         wanted = agent.predict(given, mask=batch.masks)
         taken = agent.distribution.mode(params)
@@ -134,7 +127,7 @@ def largest_difference(agent: Agent, found: dict[str, np.ndarray], batch: Sample
         taken = agent.distribution.sample(params, noise)
         wanted = _as_predicted(agent, taken)
     same = np.ones(len(batch), bool)
-    if isinstance(agent.distribution, DiagonalGaussian):
+    if agent.distribution.is_continuous:
         differences = [_relative(found["action"], wanted)]
     else:
         # Rounding may decide between actions that are equally likely; any other disagreement is an error.
@@ -154,6 +147,12 @@ def largest_difference(agent: Agent, found: dict[str, np.ndarray], batch: Sample
     if not worst <= TOLERANCE:
         raise RunError(f"The exported file disagrees with predict by {worst:.1e} (allowed {TOLERANCE:g}); not written.")
     return worst
+
+
+def _policy_params(agent: Agent, observation: Any, masks: np.ndarray | None) -> Tensor:
+    """The parameters [B, P] of the policy at a flat observation."""
+    tensors = tree_map(lambda leaf: torch.from_numpy(leaf).to(agent.device), observation)
+    return agent.model.policy(tensors, None if masks is None else torch.from_numpy(masks).to(agent.device))
 
 
 def _options(agent: Agent, params: Tensor, noise: Tensor, deterministic: bool) -> list[Tensor]:

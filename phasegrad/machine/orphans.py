@@ -1,9 +1,10 @@
-"""Processes that must not outlive the one that started them. Imports nothing heavy."""
+"""Processes that must not outlive the one that started them, and whether one is there. Imports nothing heavy."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
 import signal
 import sys
 
@@ -20,3 +21,50 @@ def die_with_parent() -> bool:
     with contextlib.suppress(OSError, AttributeError):
         return bool(ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL) == 0)
     return False
+
+
+def is_running(process: int) -> bool:
+    """Whether this machine has a process of that number, whoever owns it."""
+    if process <= 0:  # the number of no process: to the kernel it means a group of them
+        return False
+    try:
+        os.kill(process, 0)
+    except PermissionError:
+        return True  # there, and another user's
+    except (OSError, OverflowError):
+        return False
+    return True
+
+
+def die_with(parent: int) -> None:
+    """SIGKILL for this process when `parent` is gone; also where that is so already.
+
+    At once rather than in order: the next attempt waits for this one's lock, and a checkpoint is whole at any moment.
+    """
+    told = die_with_parent()
+    if os.getppid() != parent:
+        _die()
+    if not told:
+        threading.Thread(target=_watch, args=(parent, threading.Event()), daemon=True).start()
+
+
+@contextmanager
+def dying_with_parent() -> Iterator[None]:
+    """The same for a while, and for a parent's death only: the kernel's signal comes at that of its forking thread."""
+    over = threading.Event()
+    threading.Thread(target=_watch, args=(os.getppid(), over), daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()
+
+
+def _watch(parent: int, over: threading.Event) -> None:
+    while not over.wait(SECONDS_BETWEEN_LOOKS):
+        if os.getppid() != parent:
+            _die()
+
+
+def _die() -> NoReturn:
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise SystemExit(1)  # never reached

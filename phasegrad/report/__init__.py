@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,6 +18,7 @@ def write_report(run_dirs: Sequence[str | Path], out: str | Path, title: str | N
     """
     from phasegrad.report.collect import read_runs
     from phasegrad.report.page import render
+    from phasegrad.runs.files import replace_synced
     from phasegrad.runs.reading import is_report
 
     path = as_path(out)
@@ -28,11 +28,9 @@ def write_report(run_dirs: Sequence[str | Path], out: str | Path, title: str | N
         raise RunError(f"--out {path} exists and is not a report: name another file, or move it away.")
     runs, problems = read_runs(run_dirs)
     page = render(runs, problems, title)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(page, encoding="utf-8", errors="replace")
-        temporary.replace(path)
+        replace_synced(path, page.encode(errors="replace"))
     except OSError as error:
         raise RunError(f"--out {path} cannot be written: {error.strerror or error}.") from None
     return path

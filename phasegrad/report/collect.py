@@ -15,7 +15,8 @@ import numpy as np
 
 from phasegrad.errors import RunError
 from phasegrad.machine.paths import as_path
-from phasegrad.runs.reading import CONFIG, METRICS, RESULT, MetricsReader, number_or_none, read_json_object
+from phasegrad.runs.files import read_json_object
+from phasegrad.runs.reading import CONFIG, METRICS, RESULT, MetricsReader, number_or_none
 
 # Fields that say how a run was computed, not what was trained: runs that differ in these alone are seeds of one group.
 MEANS_ONLY = {
@@ -39,7 +40,7 @@ LONGEST_TEXT = 200  # characters of a name or value from a file
 
 
 @dataclass
-class Run:
+class RecordedRun:
     """One run's files as columns: values[name][i] belongs to row rows[name][i]."""
 
     path: Path
@@ -91,13 +92,13 @@ class Run:
 
 
 @dataclass
-class Group:
+class RunGroup:
     """Runs of one configuration that differ in their seed."""
 
     label: str
     env: str
     variant: str  # the label without the environment: what a profile over environments compares
-    runs: list[Run] = field(default_factory=list)
+    runs: list[RecordedRun] = field(default_factory=list)
 
 
 def text(value: Any) -> str:
@@ -134,7 +135,7 @@ def _below(path: Path, depth: int) -> Iterable[Path]:
                 yield from _below(entry, depth - 1)
 
 
-def read_run(path: Path) -> Run:
+def read_run(path: Path) -> RecordedRun:
     """One run directory; RunError where it holds no config or not one row of metrics."""
     config = read_json_object(path / CONFIG)
     if not config:
@@ -159,7 +160,7 @@ def read_run(path: Path) -> Run:
         seconds.append(taken if isinstance(taken, float) else np.nan)
     if not steps:
         raise RunError(f"{path} has no row in its {METRICS} yet.")
-    return Run(
+    return RecordedRun(
         path=path,
         name=text(path.resolve().name),
         config=config,
@@ -178,7 +179,7 @@ def _rising(seconds: np.ndarray) -> np.ndarray:
     return np.maximum.accumulate(np.where(np.isfinite(seconds), seconds, 0.0))
 
 
-def read_runs(paths: Sequence[str | Path]) -> tuple[list[Run], list[str]]:
+def read_runs(paths: Sequence[str | Path]) -> tuple[list[RecordedRun], list[str]]:
     """Every run that can be read, and a sentence for each that cannot."""
     runs, problems = [], []
     for path in find_runs(paths):
@@ -192,7 +193,7 @@ def read_runs(paths: Sequence[str | Path]) -> tuple[list[Run], list[str]]:
     return runs, problems
 
 
-def _distinguish(runs: list[Run]) -> None:
+def _distinguish(runs: list[RecordedRun]) -> None:
     """Names that differ: folders of one name get their parent's in front."""
     names = [run.name for run in runs]
     for run in runs:
@@ -210,9 +211,9 @@ def _key(value: Any) -> str:
     return repr(float(value)) if isinstance(value, (int, float)) and not isinstance(value, bool) else repr(value)
 
 
-def group_runs(runs: Sequence[Run]) -> list[Group]:
+def group_runs(runs: Sequence[RecordedRun]) -> list[RunGroup]:
     """Runs whose configs agree in all that matters, together; named by what tells the groups apart."""
-    groups: dict[str, list[Run]] = {}
+    groups: dict[str, list[RecordedRun]] = {}
     for run in runs:
         trained = {k: _key(v) for k, v in sorted(run.config.items()) if k not in MEANS_ONLY | {"versions"}}
         groups.setdefault(repr(trained), []).append(run)
@@ -233,7 +234,7 @@ def group_runs(runs: Sequence[Run]) -> list[Group]:
             shown.append(f"and {len(fields) - 4} more")
         if shown:
             variant += " " + ", ".join(shown)
-        found.append(Group(f"{variant} on {first.env}", first.env, variant, list(members)))
+        found.append(RunGroup(f"{variant} on {first.env}", first.env, variant, list(members)))
     taken: set[str] = set()
     for group in found:
         name, count = group.label, 2

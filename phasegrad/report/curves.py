@@ -1,6 +1,6 @@
 """Numbers for the report's charts: curves thinned so that no extreme is lost, bands over seeds, time and epochs.
 
-Everything here is arithmetic on a run's columns; how it looks is the page's affair.
+Everything here is arithmetic on a run's columns; how it looks is decided in the page.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from phasegrad.report.collect import Group, Run
-from phasegrad.studies.statistics import CONFIDENCE, estimate, interquartile_mean
+from phasegrad.report.collect import RecordedRun, RunGroup
+from phasegrad.report.statistics import CONFIDENCE, estimate, interquartile_mean
 
 GRID_POINTS = 200  # of a band over seeds
-RESAMPLES = 2000
+BAND_RESAMPLES = 2000
 PROFILE_POINTS, PROFILE_RESAMPLES = 121, 1000
 FEWEST_RUNS_OF_A_PROFILE = 8
 FEWEST_FOR_INTERVAL = 5  # runs of a variant: below that the interval of a fraction says nothing
@@ -28,7 +28,7 @@ BYTES_A_POINT = 8  # a float32 and an index, in base64
 FEWEST_POINTS, MOST_POINTS = 100, 2000
 
 
-def points_a_curve(runs: Sequence[Run]) -> int:
+def points_a_curve(runs: Sequence[RecordedRun]) -> int:
     """How many points of each curve fit the page."""
     curves = max(1, sum(len(run.values) for run in runs))
     return int(np.clip(CURVE_BYTES // (BYTES_A_POINT * curves), FEWEST_POINTS, MOST_POINTS)) // 4 * 4
@@ -65,7 +65,7 @@ def encoded(values: np.ndarray, kind: str) -> list[str]:
     return [kind, base64.b64encode(values.astype(little_endian).tobytes()).decode()]
 
 
-def run_curves(run: Run, most: int) -> dict[str, Any]:
+def run_curves(run: RecordedRun, most: int) -> dict[str, Any]:
     """A run's curves for the page: its axes (steps, seconds) at the kept rows, and each metric as (index, value)."""
     kept: dict[str, np.ndarray] = {name: thinned(values, most) for name, values in run.values.items()}
     rows = [run.rows[name][positions] for name, positions in kept.items()]
@@ -86,7 +86,7 @@ def run_curves(run: Run, most: int) -> dict[str, Any]:
     }
 
 
-def band(group: Group, axis: str, metric: str = "return_mean") -> dict[str, Any] | None:
+def band(group: RunGroup, axis: str, metric: str = "return_mean") -> dict[str, Any] | None:
     """Interquartile mean and 95 % interval over a group's seeds, from where all of them have a value."""
     lines = []
     for run in group.runs:
@@ -108,7 +108,7 @@ def band(group: Group, axis: str, metric: str = "return_mean") -> dict[str, Any]
             (scores,),
             lambda drawn, axis: interquartile_mean(drawn),  # of whole runs: one draw of seeds serves all points
             axis=-1,
-            n_resamples=RESAMPLES,
+            n_resamples=BAND_RESAMPLES,
             confidence_level=CONFIDENCE,
             method="percentile",
             vectorized=True,
@@ -122,7 +122,7 @@ def band(group: Group, axis: str, metric: str = "return_mean") -> dict[str, Any]
     }
 
 
-def performance_profile(groups: Sequence[Group]) -> dict[str, Any] | None:
+def performance_profile(groups: Sequence[RunGroup]) -> dict[str, Any] | None:
     """Fraction of runs above each score, by variant over all environments, with its stratified bootstrap interval.
 
     With several environments scores are scaled to each one's lowest (0) and highest (1) final score among these runs.
@@ -159,11 +159,11 @@ def fraction_above(threshold: float, scores: np.ndarray) -> np.ndarray:
     return (scores > threshold).mean(-1)
 
 
-def final_scores(group: Group) -> list[float]:
+def final_scores(group: RunGroup) -> list[float]:
     return [score for run in group.runs if (score := run.final_score()) is not None]
 
 
-def time_spent(run: Run) -> dict[str, float]:
+def time_spent(run: RecordedRun) -> dict[str, float]:
     """Seconds by section over the run: each iteration's length (its steps by its steps/s) times its shares."""
     rows, speeds = run.column("sps")
     steps = np.diff(run.steps, prepend=0.0)
@@ -178,7 +178,7 @@ def time_spent(run: Run) -> dict[str, float]:
     return {name: taken for name, taken in {**spent, "other": max(0.0, rest)}.items() if taken > 0}
 
 
-def epoch_profiles(group: Group) -> dict[str, dict[str, list[float | None]]]:
+def epoch_profiles(group: RunGroup) -> dict[str, dict[str, list[float | None]]]:
     """Mean of each epoch's value over the auxiliary phases in the first and the last third of the group's runs."""
     profiles: dict[str, dict[str, list[float | None]]] = {}
     for name in {name for run in group.runs for name in run.by_epoch}:
@@ -202,7 +202,7 @@ def _column_means(lists: Sequence[Sequence[float | None]]) -> list[float | None]
     return means
 
 
-def add_epoch_ends(run: Run) -> None:
+def add_epoch_ends(run: RecordedRun) -> None:
     """From the *_by_epoch lists: what the first epoch of each auxiliary phase measured, beside the last's own metric."""
     for name, phases in run.by_epoch.items():
         first = [(row, values[0]) for row, values in phases if values]
@@ -212,7 +212,7 @@ def add_epoch_ends(run: Run) -> None:
             run.values[key] = np.array([np.nan if value is None else value for _, value in first])
 
 
-def constant_value(runs: Sequence[Run], metric: str) -> float | None:
+def constant_value(runs: Sequence[RecordedRun], metric: str) -> float | None:
     """The metric's value where it is one and the same in all rows of all runs."""
     values = [run.values[metric] for run in runs if metric in run.values]
     found = {float(end) for column in values for end in (column.min(), column.max())}

@@ -16,7 +16,7 @@ from typing import Any
 
 from phasegrad.report import tables
 from phasegrad.report.catalogue import Chart, charts_of
-from phasegrad.report.collect import Group, Run, group_runs, text
+from phasegrad.report.collect import RecordedRun, RunGroup, group_runs, text
 from phasegrad.report.curves import (
     GRID_POINTS,
     add_epoch_ends,
@@ -28,7 +28,7 @@ from phasegrad.report.curves import (
     points_a_curve,
     run_curves,
 )
-from phasegrad.studies.statistics import summarise
+from phasegrad.report.statistics import summarise
 from phasegrad.versions import __version__
 
 MOST_BYTES = 10_000_000  # of a page
@@ -53,7 +53,7 @@ def as_script_data(data: Any) -> str:
     return text_.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
 
-def payload(groups: Sequence[Group], runs: Sequence[Run]) -> dict[str, Any]:
+def payload(groups: Sequence[RunGroup], runs: Sequence[RecordedRun]) -> dict[str, Any]:
     """What the page's script draws from."""
     most = points_a_curve(runs)
     names = sorted({name for run in runs for name in run.values})
@@ -85,7 +85,7 @@ def payload(groups: Sequence[Group], runs: Sequence[Run]) -> dict[str, Any]:
     }
 
 
-def section(charts: Sequence[Chart], runs: Sequence[Run]) -> dict[str, Any]:
+def section(charts: Sequence[Chart], runs: Sequence[RecordedRun]) -> dict[str, Any]:
     """A section's charts; where nothing ever changes, a few words in place of a chart."""
     drawn, constant = [], []
     for chart in charts:
@@ -97,7 +97,7 @@ def section(charts: Sequence[Chart], runs: Sequence[Run]) -> dict[str, Any]:
     return {"charts": drawn, "constant": constant}
 
 
-def heading_of(groups: Sequence[Group], envs: Sequence[str]) -> str:
+def heading_of(groups: Sequence[RunGroup], envs: Sequence[str]) -> str:
     """What the runs are, as long as it fits a line."""
     variants = list(dict.fromkeys(group.variant for group in groups))
     what = " and ".join(variants) if len(variants) <= 2 else f"{len(variants)} variants"
@@ -105,7 +105,7 @@ def heading_of(groups: Sequence[Group], envs: Sequence[str]) -> str:
     return f"{what} on {where}"
 
 
-def cards(groups: Sequence[Group]) -> str:
+def cards(groups: Sequence[RunGroup]) -> str:
     """A line of large numbers: each group's final return."""
     shown = []
     for group in groups[:12]:
@@ -123,7 +123,7 @@ def cards(groups: Sequence[Group]) -> str:
     return f'<div class="cards">{"".join(shown)}</div>' if shown else ""
 
 
-def about(groups: Sequence[Group], runs: Sequence[Run], problems: Sequence[str], most: int) -> str:
+def about(groups: Sequence[RunGroup], runs: Sequence[RecordedRun], problems: Sequence[str], most: int) -> str:
     thinned = any(len(values) > most for run in runs for values in run.values.values())
     points = (
         [
@@ -151,7 +151,7 @@ def about(groups: Sequence[Group], runs: Sequence[Run], problems: Sequence[str],
     )
 
 
-def render(runs: Sequence[Run], problems: Sequence[str] = (), title: str | None = None) -> str:
+def render(runs: Sequence[RecordedRun], problems: Sequence[str] = (), title: str | None = None) -> str:
     """The whole page."""
     for run in runs:
         add_epoch_ends(run)
@@ -169,8 +169,8 @@ def render(runs: Sequence[Run], problems: Sequence[str] = (), title: str | None 
     }
     script_data = as_script_data(data)
     scripts = [asset("uPlot.iife.min.js"), asset("page.js")]
-    room = MOST_BYTES - 50_000 - len(script_data) - sum(map(len, [*scripts, *bodies.values()]))
-    bodies["videos"] = tables.video_figures(runs, room)
+    bytes_left = MOST_BYTES - 50_000 - len(script_data) - sum(map(len, [*scripts, *bodies.values()]))
+    bodies["videos"] = tables.video_figures(runs, bytes_left)
     blocks = {
         key: f'<section id="{key}" aria-labelledby="head-{key}"><h2 id="head-{key}">{escape(name)}</h2>{bodies[key]}</section>'
         for key, name in BLOCKS

@@ -75,10 +75,7 @@ def plot_runs(paths: Sequence[str | Path], out: str | Path, title: str | None = 
 
 def learning_curve(directory: RunDirectory) -> tuple[np.ndarray, np.ndarray]:
     """(steps, returns) of a run, from its first finished episode on."""
-    try:
-        rows = [row for row in read_metrics(directory.metrics_path) if isinstance(row.get("return_mean"), float)]
-    except FileNotFoundError:
-        rows = []
+    rows = [row for row in read_metrics(directory.metrics_path) if isinstance(row.get("return_mean"), float)]
     if not rows:
         raise RunError(f"{directory.path} has no finished episode in its metrics yet.")
     return np.array([row["step"] for row in rows], dtype=float), np.array(

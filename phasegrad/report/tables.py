@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from phasegrad.report.collect import Group, Run, text
+from phasegrad.report.collect import RecordedRun, RunGroup, text
 from phasegrad.report.curves import final_scores, time_spent
+from phasegrad.report.statistics import Estimate, summarise
 from phasegrad.runs.reading import number_or_none
-from phasegrad.studies.statistics import Estimate, summarise
 
 SECTION_NAMES = {
     "environment": "environments",
@@ -30,7 +30,7 @@ UNEXPLAINED = ("algorithm", "versions")
 
 
 def number(value: Any, digits: int = 4) -> str:
-    """A number for people: few digits, thousands apart, a dash where there is none."""
+    """A number as a reader wants it: few digits, thousands apart, a dash where there is none."""
     found = number_or_none(value)
     if found is None:
         return "–"
@@ -78,7 +78,7 @@ def table(caption: str, head: Sequence[str], rows: Iterable[Sequence[str]], nume
     )
 
 
-def score_table(groups: Sequence[Group]) -> str:
+def score_table(groups: Sequence[RunGroup]) -> str:
     """Final scores by group: interquartile mean and mean with their intervals, and each seed's score."""
     rows = []
     best = {
@@ -106,14 +106,16 @@ def score_table(groups: Sequence[Group]) -> str:
     return table(f"Final return ({source})", head, rows, numeric=2)
 
 
-def time_bars(groups: Sequence[Group]) -> str:
+def time_bars(groups: Sequence[RunGroup]) -> str:
     """Where the time went: a bar and its numbers for each group, mean of its runs."""
-    sections = list(SECTION_NAMES)
+    by_group = {id(group): [time_spent(run) for run in group.runs] for group in groups}
+    found = {name for spent in by_group.values() for entry in spent for name in entry}
+    # Sections of an algorithm from outside stand by their own names before what is left.
+    sections = [*list(SECTION_NAMES)[:-1], *sorted(found - set(SECTION_NAMES)), "other"]
     bars, rows = [], []
     for group in groups:
-        spent = [time_spent(run) for run in group.runs]
-        names = [*sections[:-1], *sorted({n for s in spent for n in s} - set(sections)), "other"]
-        means = {name: float(np.mean([entry.get(name, 0.0) for entry in spent])) for name in names}
+        spent = by_group[id(group)]
+        means = {name: float(np.mean([entry.get(name, 0.0) for entry in spent])) for name in sections}
         total = sum(means.values())
         if total <= 0:
             continue
@@ -140,7 +142,7 @@ def time_bars(groups: Sequence[Group]) -> str:
     key = "".join(
         f'<li><span class="swatch piece-{name}"></span>{escape(shown)}</li>' for name, shown in SECTION_NAMES.items()
     )
-    head = ["runs", "total", *(escape(SECTION_NAMES[name]) for name in sections), "steps/s"]
+    head = ["runs", "total", *(escape(SECTION_NAMES.get(name, name)) for name in sections), "steps/s"]
     numbers = table("Share of the time by section, mean over the seeds", head, rows)
     return f'<ul class="key">{key}</ul>{"".join(bars)}<details><summary>The numbers as a table</summary>{numbers}</details>'
 
@@ -150,7 +152,7 @@ def value_cell(value: Any) -> str:
     return f"<code>{escape(text(shown))}</code>"
 
 
-def settings_tables(groups: Sequence[Group]) -> str:
+def settings_tables(groups: Sequence[RunGroup]) -> str:
     """What differs between the groups, then every field."""
     configs = [group.runs[0].config for group in groups]
     names = list(dict.fromkeys(name for config in configs for name in config if name not in UNEXPLAINED))[:500]
@@ -183,7 +185,7 @@ def settings_tables(groups: Sequence[Group]) -> str:
     return "\n".join(parts)
 
 
-def runs_table(groups: Sequence[Group]) -> str:
+def runs_table(groups: Sequence[RunGroup]) -> str:
     rows = []
     for group in groups:
         for run in group.runs:
@@ -207,7 +209,7 @@ def runs_table(groups: Sequence[Group]) -> str:
     return table("Every run", head, rows, numeric=4)
 
 
-def newest_videos(run: Run) -> list[Path]:
+def newest_videos(run: RecordedRun) -> list[Path]:
     """The run's mp4 files, the newest first; links out of the folder and files of another kind are left out."""
     folder = run.path / "videos"
     if folder.is_symlink() or not folder.is_dir():
@@ -221,17 +223,17 @@ def _is_mp4(file: Path) -> bool:
         return opened.read(12)[4:8] == b"ftyp"
 
 
-def video_figures(runs: Sequence[Run], room: int) -> str:
-    """The newest video of each run inside the page, as long as `room` bytes last; the others by name."""
+def video_figures(runs: Sequence[RecordedRun], bytes_left: int) -> str:
+    """The newest video of each run inside the page, as long as `bytes_left` last; the others by name."""
     shown, named = [], []
     for run in runs:
         for index, file in enumerate(newest_videos(run)):
             size = (file.stat().st_size + 2) // 3 * 4 + 400
             label = f"{run.name}: {file.name}"
-            if index or size > room:
+            if index or size > bytes_left:
                 named.append(label)
                 continue
-            room -= size
+            bytes_left -= size
             data = base64.b64encode(file.read_bytes()).decode()
             shown.append(
                 f'<figure><video controls loop muted playsinline preload="metadata" aria-label="{escape(label)}" '

@@ -1,6 +1,6 @@
-"""What a person sees of a run: a live panel in a terminal, plain lines in a pipe, nothing when quiet.
+"""What the user sees of a run: a live panel in a terminal, plain lines in a pipe, nothing when quiet.
 
-`RunView` is what is known of a run, told by its training or read from its files (watch.py); drawing it needs no torch.
+`RunView` is what is known of a run, told by its training or read from its files (cli/watch.py); drawing it needs no torch.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from phasegrad.machine.memory import gigabytes
+from phasegrad.schedules import phase_schedule
 
 if TYPE_CHECKING:
     from rich.panel import Panel
@@ -65,7 +66,7 @@ class RunView:
         return f"phase {number:,}, policy iteration {place} of {self.interval}"
 
 
-class Display:
+class RunDisplay:
     """Shows nothing: the quiet one, and the base of the others."""
 
     def iteration(self, row: Mapping[str, Any]) -> None: ...
@@ -80,7 +81,7 @@ class Display:
     def close(self) -> None: ...
 
 
-class PlainDisplay(Display):
+class PlainRunDisplay(RunDisplay):
     """A line now and then, without control characters: for pipes, files and CI."""
 
     def __init__(self, view: RunView, first_step: int) -> None:
@@ -114,7 +115,7 @@ class PlainDisplay(Display):
         print(summary_line(result, self.view.run_dir), flush=True)
 
 
-class LiveDisplay(Display):
+class LiveRunDisplay(RunDisplay):
     """A panel that redraws in place, also within an iteration: a long auxiliary phase shows as such."""
 
     def __init__(self, view: RunView, first_step: int, activity: Callable[[], str]) -> None:
@@ -135,7 +136,7 @@ class LiveDisplay(Display):
             self.started = time.monotonic()  # what remains is told from the speed of training
 
     def panel(self) -> Panel:
-        doing = (self.playback or ACTIVITIES.get(self.activity(), "")) if self.underway else None
+        doing = (self.playback or activity_shown(self.activity())) if self.underway else None
         return draw(self.view, seconds_left(self.started, self.first_step, self.view), doing)
 
     def checkpoint(self, path: Path) -> None:
@@ -150,22 +151,20 @@ class LiveDisplay(Display):
         self.live.stop()
 
 
-def make_display(trainer: Trainer, total: int, shown: bool) -> Display:
+def make_display(trainer: Trainer, total: int, shown: bool) -> RunDisplay:
     """The live panel in a terminal, plain lines elsewhere."""
     if not shown:
-        return Display()
-    config = trainer.config
-    title = (
-        f"{trainer.name.upper()} on {config.env}, seed {config.seed}, {config.arch} network on {trainer.agent.device}, "
-    )
+        return RunDisplay()
+    config, agent = trainer.config, trainer.agent
+    title = f"{trainer.name.upper()} on {config.env}, seed {config.seed}, {config.arch} network on {agent.device}, "
     title += f"{gigabytes(trainer.storage_bytes())} of stored rollouts"
     title += f", {trainer.computation.described}" if trainer.computation.described else ""
-    interval = getattr(config, "interval", 0) if getattr(config, "has_auxiliary_phase", False) else 0
-    view = RunView(title, total, interval, run_dir=str(trainer.run.run_dir or ""))
+    schedule = phase_schedule(vars(config))
+    view = RunView(title, total, schedule.interval if schedule else 0, run_dir=str(trainer.run.run_dir or ""))
     first_step = trainer.run.progress.step
     if sys.stdout.isatty():
-        return LiveDisplay(view, first_step, lambda: trainer.clock.current)
-    return PlainDisplay(view, first_step)
+        return LiveRunDisplay(view, first_step, lambda: trainer.clock.current)
+    return PlainRunDisplay(view, first_step)
 
 
 def draw(view: RunView, seconds: float | None, doing: str | None = None) -> Panel:
@@ -234,8 +233,16 @@ def playback_line(done: int, total: int) -> str:
     return f"playing back what the environments had been through: {done / total:.0%} of {total:,} steps"
 
 
+def activity_shown(section: str) -> str:
+    """What the section that runs now does; one that is not known here by its own name."""
+    return ACTIVITIES.get(section, section)
+
+
 def time_shares(row: Mapping[str, Any]) -> str:
-    return " ".join(f"{name} {row[f'time_{name}']:.0%}" for name in SHARES if row.get(f"time_{name}") is not None)
+    """Of the library's own sections first, then of those that an algorithm from outside has added."""
+    names = [name.removeprefix("time_") for name in row if name.startswith("time_")]
+    names.sort(key=lambda name: SHARES.index(name) if name in SHARES else len(SHARES))
+    return " ".join(f"{name} {row[f'time_{name}']:.0%}" for name in names if row[f"time_{name}"] is not None)
 
 
 def seconds_left(started: float, first_step: int, view: RunView) -> float | None:

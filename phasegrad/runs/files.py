@@ -21,6 +21,7 @@ from typing import Any
 from phasegrad.errors import DamagedError, RunError
 
 MOST_JSON_BYTES = 1 << 26
+MOST_OBJECT_BYTES = 1 << 22  # of a file that anyone may have written
 MOST_HEADER_BYTES = 1 << 24
 BAD_FILE = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EIO)  # gone, something else, or on a broken disk
 TEMPORARY = re.compile(r"\.(.+)\.[0-9]+\.tmp")  # the name of a file or folder while it is written, with who writes it
@@ -65,23 +66,35 @@ def intended_name(name: str) -> str | None:
     return found[1] if found else None
 
 
-def replace_synced(path: Path, payload: bytes) -> None:
-    """The file `path` with this content and no other, even after a power cut. Its folder must be there."""
+@contextlib.contextmanager
+def replacing_file(path: Path) -> Iterator[Path]:
+    """A name to write a file under, which becomes `path` when that is done, or goes. Its folder must be there."""
     temporary = temporary_name(path)
     try:
-        write_synced(temporary, payload)
+        yield temporary
         os.replace(temporary, path)
-        sync_folder(path.parent)
     except BaseException:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
         raise
 
 
+def replace_synced(path: Path, payload: bytes) -> None:
+    """The file `path` with this content and no other, even after a power cut. Its folder must be there."""
+    with replacing_file(path) as temporary:
+        write_synced(temporary, payload)
+    sync_folder(path.parent)
+
+
 def write_atomically(path: Path, payload: bytes) -> None:
     """`replace_synced`, with a sentence where it fails."""
     with writing(path):
         replace_synced(path, payload)
+
+
+def write_json(path: Path, data: Any) -> None:
+    """The data as JSON that a person can read too."""
+    write_atomically(path, (json.dumps(data, indent=1) + "\n").encode())
 
 
 @contextlib.contextmanager
@@ -113,7 +126,7 @@ def require_checksum(path: Path, sha256: Any) -> None:
         raise DamagedError(f"{path} is damaged: its checksum does not match.")
 
 
-def read_json(path: Path) -> Any:
+def read_json(path: Path, most_bytes: int = MOST_JSON_BYTES) -> Any:
     """A JSON file of sensible size; FileNotFoundError where there is none."""
     try:
         path.stat()
@@ -122,9 +135,18 @@ def read_json(path: Path) -> Any:
     except OSError:
         pass  # reading it says why
     try:
-        return json.loads(read_limited(path, MOST_JSON_BYTES))
+        return json.loads(read_limited(path, most_bytes))
     except (ValueError, RecursionError):
         raise DamagedError(f"{path} is damaged: it is not valid JSON.") from None
+
+
+def read_json_object(path: Path, most_bytes: int = MOST_OBJECT_BYTES) -> dict[str, Any]:
+    """The object in a JSON file; {} where it is missing, out of reach, damaged, too large or something else."""
+    try:
+        data = read_json(path, most_bytes)
+    except (FileNotFoundError, RunError):
+        return {}
+    return data if isinstance(data, dict) else {}
 
 
 def checked_header(path: Path) -> dict[str, tuple[str, tuple[int, ...]]]:

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from phasegrad.runs.files import writing
+from phasegrad.runs.reading import MetricsReader
 
 TENSORBOARD = "tensorboard"
 EVENTS = re.compile(r"events\.out\.tfevents\.[0-9]{10,}\.phasegrad")  # the files of ours in it
 NOT_CURVES = ("step", "iteration")
-LONGEST_LINE = 1 << 20  # bytes; an iteration takes one to three thousand
 
 
 def plain_json(value: Any) -> Any:
@@ -64,16 +64,7 @@ class MetricsFile:
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """The iterations of a run; a last line cut by a kill is left out."""
-    rows = []
-    with open(path, "rb") as file:
-        while line := file.readline(LONGEST_LINE):
-            try:
-                row = json.loads(line)
-            except (ValueError, RecursionError):
-                continue
-            if isinstance(row, dict):
-                rows.append(row)
-    return rows
+    return list(MetricsReader(path).new_rows())
 
 
 class TensorBoard:
@@ -90,7 +81,7 @@ class TensorBoard:
 
         self._event, self._summary = Event, Summary
         self.path = folder / f"events.out.tfevents.{int(time.time()):010d}.phasegrad"
-        rows = [row for row in rows if type(row.get("step")) is int and 0 <= row["step"] < 1 << 63]
+        rows = [row for row in rows if 0 <= row["step"] < 1 << 63]
         started = time.time() - (_seconds(rows[-1]) if rows else 0.0)
         with writing(self.path):
             folder.mkdir(parents=True, exist_ok=True)
@@ -115,7 +106,7 @@ class TensorBoard:
             for name, value in metrics.items()
             if name not in NOT_CURVES and isinstance(value, (int, float)) and math.isfinite(value)
         ]
-        event = self._event(wall_time=wall_time, step=metrics["step"], summary=self._summary(value=values))
+        event = self._event(wall_time=wall_time, step=int(metrics["step"]), summary=self._summary(value=values))
         self._records.write(event.SerializeToString())
 
     def close(self) -> None:

@@ -1,12 +1,13 @@
 """Reads metrics.jsonl as data from anyone: a cut last line, NaN, wrong types and enormous lines are passed over.
 
-For the report and `phasegrad watch`. A reader can be asked again for what was appended since; it knows nothing of training.
+A reader can be asked again for what was appended since; it knows nothing of training. `phasegrad watch` needs no torch.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 
 LONGEST_LINE = 1 << 20  # bytes; a real iteration takes one to three thousand
 CONFIG, METRICS, RESULT = "config.json", "metrics.jsonl", "result.json"  # as in directory.py, which needs torch
+TAIL_BYTES = 8192  # enough for the last iteration
 MOST_NAMES = 500  # different metrics of one run
 MOST_EPOCHS = 1000  # entries of a list such as aux_clone_kl_by_epoch
 
@@ -104,12 +106,14 @@ def is_report(path: Path) -> bool:
         return False
 
 
-def read_json_object(path: Path, most_bytes: int = 4 << 20) -> dict[str, Any]:
-    """A small JSON file's object; {} where it is missing, damaged, too large or something else."""
+def last_row(path: Path) -> Row:
+    """The last row of a metrics file, from its end alone: for a display that looks at many large files."""
     try:
-        if path.stat().st_size > most_bytes:
-            return {}
-        data = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
+        with open(path, "rb") as file:
+            file.seek(0, os.SEEK_END)
+            file.seek(max(0, file.tell() - TAIL_BYTES))
+            lines = file.read().splitlines()
+    except OSError:
         return {}
-    return data if isinstance(data, dict) else {}
+    found = (MetricsReader(path).parse(line) for line in reversed(lines))
+    return next((row for row in found if row is not None), {})

@@ -17,6 +17,7 @@ from typing import Any
 
 from phasegrad.errors import PhasegradError, RunError
 from phasegrad.runs.files import intended_name, read_json, reading, sync_folder, temporary_name
+from phasegrad.runs.reading import CONFIG, METRICS
 
 TENSORS, STATE, LEG = "state.safetensors", "state.json", "leg.safetensors"
 SEGMENTS = "segments"
@@ -47,7 +48,7 @@ def require_place(folder: Path) -> None:
                 raise RunError(f"{folder} is a file: save to a folder.")
             return
         names = set(os.listdir(folder))
-    if "config.json" in names and names & {"checkpoints", "metrics.jsonl"}:
+    if CONFIG in names and names & {"checkpoints", METRICS}:
         raise RunError(f"{folder} is a run directory: save to another folder, such as {folder / 'agent'}.")
     others = names & {TENSORS, LEG, SEGMENTS} if STATE not in names else set()
     if STATE in names and not _is_save(folder):

@@ -1,6 +1,6 @@
 """The metrics sent on to Weights & Biases, under TensorBoard's names: an extra, asked for with --track wandb.
 
-Where the numbers go and under which account is W&B's own business (`wandb login`, WANDB_MODE=offline, WANDB_PROJECT).
+Where the numbers go and under which account is set as W&B's own tools have it (`wandb login`, WANDB_MODE=offline, WANDB_PROJECT).
 """
 
 from __future__ import annotations

@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib
 import logging
 import os
-import re
 import signal
 import socket
 import sys
@@ -25,9 +24,10 @@ from types import TracebackType
 from typing import Any
 
 from phasegrad.errors import ConfigError, PhasegradWarning, RunError
+from phasegrad.machine.orphans import dying_with_parent
 from phasegrad.machine.processors import usable_processors
 from phasegrad.runs.files import write_atomically
-from phasegrad.studies.leash import dying_with_parent
+from phasegrad.studies.cluster_place import Place
 from phasegrad.studies.runner import POLL_SECONDS, SECONDS_TO_STOP, Stop
 from phasegrad.versions import __version__
 
@@ -45,49 +45,12 @@ QUIET = {
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where runs go: a cluster's address ("" is the one of this machine, running or not) and a run's share of it."""
-
-    address: str
-    cpus: float
-    gpus: float
-
-
-@dataclass(frozen=True)
 class Ended:
     """How a task ended: done (with what it returned), lost (its workers died), broken (it raised) or cancelled."""
 
     status: str
     value: Any = None
     message: str = ""
-
-
-def parse_place(cluster: str | None, cpus: str | float | None, gpus: str | float | None) -> Place | None:
-    """What --cluster, --cpus-per-run and --gpus-per-run ask for; None without --cluster."""
-    if cluster is None:
-        for option, given in (("--cpus-per-run", cpus), ("--gpus-per-run", gpus)):
-            if given is not None:
-                raise ConfigError(f"{option} is what a run takes of a cluster: it needs --cluster.")
-        return None
-    found = re.fullmatch(r"ray(?:(://\S+:\d+)|:([^\s/]+:\d+))?", cluster)
-    if not found:
-        raise ConfigError(f"--cluster takes ray, ray://HOST:10001 or ray:HOST:PORT, not {cluster!r}.")
-    client, plain = found.groups()
-    return Place(
-        f"ray{client}" if client else plain or "",
-        _share("--cpus-per-run", 1 if cpus is None else cpus, least=0.01),
-        _share("--gpus-per-run", 0 if gpus is None else gpus, least=0.0),
-    )
-
-
-def _share(option: str, given: str | float, least: float) -> float:
-    try:
-        share = float(given)
-    except ValueError:
-        share = float("nan")
-    if not least <= share <= 10_000 or (share > 1 and share != int(share)):
-        raise ConfigError(f"{option} must be a whole number, or a share such as 0.5 of one; not {given!r}.")
-    return share
 
 
 def connect(place: Place) -> Cluster | None:
@@ -125,7 +88,7 @@ def connect(place: Place) -> Cluster | None:
 
 
 def _require_answer(address: str) -> None:
-    """Ray itself takes half a minute to say that there is nobody."""
+    """Ray itself takes half a minute to say that nothing answers."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), SECONDS_TO_ANSWER).close()
@@ -145,7 +108,7 @@ def _initialise(ray: Any, address: str) -> str:
         "num_cpus": usable_processors(),
         "include_dashboard": False,
         "object_store_memory": OBJECT_STORE_BYTES,
-        "_node_ip_address": "127.0.0.1",  # nobody else's business
+        "_node_ip_address": "127.0.0.1",  # reachable from this machine alone
     }
     try:
         ray.init(**own, **quietly)
@@ -176,7 +139,7 @@ class Cluster:
         if self.origin != "found":
             self.ray.shutdown()
 
-    def room(self) -> int:
+    def capacity(self) -> int:
         """How many tasks fit on the nodes there are, were nobody else using them."""
         fits = 0
         for node in self.ray.nodes():
@@ -189,7 +152,7 @@ class Cluster:
 
     def describe(self) -> str:
         """For the console; a task that no node has room for is refused or, where nodes may join, waits with a warning."""
-        room, nodes = self.room(), sum(node["Alive"] for node in self.ray.nodes())
+        room, nodes = self.capacity(), sum(node["Alive"] for node in self.ray.nodes())
         if not room:
             wanted = f"{self.place.cpus:g} CPUs and {self.place.gpus:g} GPUs"
             if self.origin == "started":
@@ -213,8 +176,8 @@ class Cluster:
         """Have `function(stop, *arguments)` run somewhere; a reference to what comes of it."""
         path = [entry or os.getcwd() for entry in sys.path]
         # By reference, within a list: a worker must not unpack objects of this package before it can import it.
-        errand = [self.ray.put((self.folder, self.token, function, arguments))]
-        return self.remote.remote(path, os.getcwd(), __version__, errand)
+        task = [self.ray.put((self.folder, self.token, function, arguments))]
+        return self.remote.remote(path, os.getcwd(), __version__, task)
 
     def wait(self, references: Collection[Any], seconds: float) -> list[Any]:
         """Those that have ended, after at most this time; as soon as there is one."""
@@ -255,13 +218,13 @@ class Cluster:
 
         for reference in left:
             self.ray.cancel(reference)  # SIGINT where it runs, and out of the queue where it does not
-        patience = time.monotonic() + SECONDS_TO_STOP + SECONDS_TO_KILL
-        while left and time.monotonic() < patience and not stop.at_once.is_set():
+        deadline = time.monotonic() + SECONDS_TO_STOP + SECONDS_TO_KILL
+        while left and time.monotonic() < deadline and not stop.at_once.is_set():
             collect(POLL_SECONDS)
         for reference in left:
             self.ray.cancel(reference, force=True)  # its worker dies, and what that started with it
-        patience = time.monotonic() + SECONDS_TO_KILL
-        while left and time.monotonic() < patience:
+        deadline = time.monotonic() + SECONDS_TO_KILL
+        while left and time.monotonic() < deadline:
             collect(POLL_SECONDS)
         return ended | dict.fromkeys(left, Ended("cancelled"))
 
@@ -269,7 +232,7 @@ class Cluster:
 def _portable() -> Callable[..., tuple[str, Any]]:
     """What Ray runs. A function within a function travels whole, so it can say that a node has no phasegrad."""
 
-    def work(path: list[str], directory: str, version: str, errand: list[Any]) -> tuple[str, Any]:
+    def work(path: list[str], directory: str, version: str, task: list[Any]) -> tuple[str, Any]:
         import importlib
         import os
         import socket
@@ -287,7 +250,7 @@ def _portable() -> Callable[..., tuple[str, Any]]:
         if found != version:
             return "unusable", f"Node {socket.gethostname()} has phasegrad {found}, not {version}: install the same."
         ray: Any = importlib.import_module("ray")
-        return perform(*ray.get(errand[0]))
+        return perform(*ray.get(task[0]))
 
     return work
 
@@ -313,14 +276,14 @@ def perform(folder: str, token: str, function: str, arguments: Sequence[Any]) ->
 
 def sees(folder: Path, token: str) -> bool:
     """Whether the mark is there; a network file system gets some time."""
-    patience = time.monotonic() + SECONDS_TO_SEE
+    deadline = time.monotonic() + SECONDS_TO_SEE
     while True:
         try:
             if (folder / MARKER).read_text() == token:
                 return True
         except OSError:
             pass
-        if time.monotonic() > patience:
+        if time.monotonic() > deadline:
             return False
         time.sleep(POLL_SECONDS)
 

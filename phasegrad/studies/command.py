@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import shlex
 import signal
 import sys
@@ -15,15 +14,18 @@ from phasegrad.errors import RunError
 from phasegrad.machine.paths import as_path
 from phasegrad.machine.processors import usable_processors
 from phasegrad.report import write_report
-from phasegrad.runs.files import write_atomically
+from phasegrad.runs.files import MOST_JSON_BYTES, read_json_object, write_json
 from phasegrad.runs.reading import METRICS, REPORT, is_report
-from phasegrad.studies.cluster import Cluster, Place, connect, parse_place
-from phasegrad.studies.definition import Study, builtin_names, load_study, whole
-from phasegrad.studies.fleet import run_on_cluster
-from phasegrad.studies.grid import Run, build_grid, parse_overrides, read_json, select
-from phasegrad.studies.progress import make_display
+from phasegrad.studies.checking import whole
+from phasegrad.studies.cluster import Cluster, connect
+from phasegrad.studies.cluster_place import Place, parse_place
+from phasegrad.studies.cluster_runs import run_on_cluster
+from phasegrad.studies.definition import Study, builtin_names, load_study
+from phasegrad.studies.grid import PlannedRun, build_grid
+from phasegrad.studies.progress import make_study_display
 from phasegrad.studies.runner import Outcome, StudyStopped, exclusive, run_locally
 from phasegrad.studies.scores import score_runs
+from phasegrad.studies.selection import parse_overrides, select
 from phasegrad.studies.table import TABLES, build_table, print_table, write_table
 
 DEFINITION = "study.json"
@@ -55,11 +57,11 @@ def run_study(options: argparse.Namespace) -> int:
             raise RunError(f"{root} does not exist: run the study first, or name its folder with --dir.")
         return _finish(study, runs, [], root, options.quiet)
     with exclusive(root) as held:
-        write_atomically(root / DEFINITION, (json.dumps(study.to_json(), indent=1) + "\n").encode())
+        write_json(root / DEFINITION, study.to_json())
         todo = [run for run in runs if run.state() != "finished"]
         try:
             with _cluster(place if todo else None, options.quiet) as cluster:
-                display = make_display(todo, len(runs) - len(todo), not options.quiet)
+                display = make_study_display(todo, len(runs) - len(todo), not options.quiet)
                 if cluster is not None:
                     outcomes = run_on_cluster(cluster, todo, jobs, display, root)
                 else:
@@ -85,7 +87,7 @@ def _cluster(place: Place | None, quiet: bool) -> Iterator[Cluster | None]:
         yield cluster
 
 
-def _finish(study: Study, runs: list[Run], outcomes: list[Outcome], root: Path, quiet: bool) -> int:
+def _finish(study: Study, runs: list[PlannedRun], outcomes: list[Outcome], root: Path, quiet: bool) -> int:
     """Write and print the table; name what failed."""
     failed = {outcome.run.folder: outcome.message for outcome in outcomes if outcome.status == "failed"}
     table = build_table(study, score_runs(study, runs, failed, root))
@@ -104,7 +106,7 @@ def _finish(study: Study, runs: list[Run], outcomes: list[Outcome], root: Path, 
     return 1 if failed else 0
 
 
-def _list_runs(runs: list[Run]) -> int:
+def _list_runs(runs: list[PlannedRun]) -> int:
     for run in runs:
         command = shlex.join(["phasegrad", *run.train_command()[4:]])
         _say(f"{run.state():10} {run.label}, {run.config.total_steps:,} steps: {command}")
@@ -114,7 +116,7 @@ def _list_runs(runs: list[Run]) -> int:
 
 def _require_own(root: Path, study: Study) -> None:
     """A folder holds one study; its grid may grow and shrink, but another study needs another folder."""
-    held = read_json(root / DEFINITION).get("name")
+    held = read_json_object(root / DEFINITION, MOST_JSON_BYTES).get("name")
     if held is None:
         taken = [name for name in (DEFINITION, *TABLES) if (root / name).exists()]
         if (root / REPORT).exists() and not is_report(root / REPORT):

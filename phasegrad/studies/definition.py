@@ -6,7 +6,6 @@ A file is data. Nothing it says is imported or executed, and every key that is n
 from __future__ import annotations
 
 import dataclasses
-import math
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -15,9 +14,19 @@ from importlib import resources
 from typing import Any
 
 from phasegrad.algorithms import ALGORITHMS
-from phasegrad.config import documented_fields, to_int
+from phasegrad.config import documented_fields
 from phasegrad.errors import ConfigError, nearest
 from phasegrad.machine.paths import as_path
+from phasegrad.studies.checking import (
+    checked_seeds,
+    distinct_folders,
+    finite_number,
+    folder_name,
+    known_only,
+    one_line,
+    typed,
+    whole,
+)
 
 SCORES = {
     "last100": ("return",),  # mean return of the last 100 training episodes
@@ -176,7 +185,7 @@ def _environment(entry: Any, known: Iterable[str]) -> Environment:
     where = f"environment {env}"
     fields = {key: value for key, value in entry.items() if key not in ENVIRONMENT_KEYS}
     check_fields(fields, known, where, ENVIRONMENT_KEYS)
-    constants = {key: number(f"{key} of {where}", entry.get(key)) for key in ("low", "high", "random", "aim")}
+    constants = {key: finite_number(f"{key} of {where}", entry.get(key)) for key in ("low", "high", "random", "aim")}
     low, high = constants["low"], constants["high"]
     if (low is None) != (high is None) or (low is not None and high is not None and low >= high):
         raise ConfigError(f"low and high of {where} go together, low below high: the scores that count as 0 and 1.")
@@ -195,7 +204,7 @@ def _variant(name: str, table: Any, algorithm: str, measures: tuple[str, ...]) -
     if not isinstance(published, dict):
         published = {measures[0]: published}
     known_only(published, measures, f"published of {where}")
-    figures = {key: number(f"published of {where}", value) for key, value in published.items()}
+    figures = {key: finite_number(f"published of {where}", value) for key, value in published.items()}
     return Variant(name, algorithm, fields, {key: value for key, value in figures.items() if value is not None})
 
 
@@ -234,75 +243,8 @@ def _require_data_only(study: Study) -> None:
                 )
 
 
-def known_only(data: Mapping[str, Any], known: Iterable[str], where: str) -> None:
-    for key in data:
-        if key not in known:
-            raise ConfigError(f"unknown key {key!r} in {where}.{nearest(key, known)}")
-
-
-def typed(data: Mapping[str, Any], key: str, kind: type, default: Any) -> Any:
-    """The value of a key, of the right type."""
-    value = data.get(key, default)
-    if value is not None and not isinstance(value, kind):
-        kinds: dict[type, str] = {str: "text", list: "a list", dict: "a table"}
-        raise ConfigError(f"{key} must be {kinds[kind]}, not {value!r}.")
-    return value
-
-
 def algorithm_of(data: Mapping[str, Any], default: str) -> str:
     name: str = typed(data, "algorithm", str, default)
     if name not in ALGORITHMS:
         raise ConfigError(f"algorithm must be one of {', '.join(ALGORITHMS)}, not {name!r}.{nearest(name, ALGORITHMS)}")
     return name
-
-
-def whole(key: str, value: Any, low: int) -> int:
-    try:
-        result = to_int(value)
-    except (TypeError, ValueError, OverflowError):
-        raise ConfigError(f"{key} must be a whole number (1e6 and 1_000_000 are fine), not {value!r}.") from None
-    if result < low:
-        raise ConfigError(f"{key} must be at least {low}, not {value}.")
-    return result
-
-
-def number(key: str, value: Any) -> float | None:
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise ConfigError(f"{key} must be a finite number, not {value!r}.")
-    return float(value)
-
-
-def checked_seeds(values: Iterable[Any]) -> tuple[int, ...]:
-    seeds = tuple(whole("seeds", value, 0) for value in values)
-    if not seeds:
-        raise ConfigError("seeds must name at least one seed.")
-    if len(set(seeds)) < len(seeds):
-        raise ConfigError(f"seeds names {next(seed for seed in seeds if seeds.count(seed) > 1)} twice.")
-    if max(seeds) > 2**31 - 1:
-        raise ConfigError(f"seeds must be at most {2**31 - 1}, not {max(seeds)}.")
-    return seeds
-
-
-def one_line(text: str) -> str:
-    """Text for a terminal: without control characters."""
-    return "".join(character if character.isprintable() else " " for character in text).strip()
-
-
-def folder_name(name: str) -> str:
-    """A name as a folder of its own: letters, digits, dots, dashes; it can neither climb nor hide."""
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-")[:80]
-
-
-def distinct_folders(what: str, names: Iterable[str]) -> None:
-    taken: dict[str, str] = {}
-    for name in names:
-        if not name.isprintable() or len(name) > 80:  # control characters would reach the terminal
-            raise ConfigError(f"{name[:80]!r} in {what} must be at most 80 printable characters.")
-        folder = folder_name(name).lower()
-        if not folder:
-            raise ConfigError(f"{name!r} in {what} has no letter or digit that could name its folder.")
-        if folder in taken:
-            raise ConfigError(f"{taken[folder]!r} and {name!r} in {what} need names that differ in letters or digits.")
-        taken[folder] = name

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import math
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,25 +15,18 @@ from phasegrad import envs
 from phasegrad.algorithms import ALGORITHMS
 from phasegrad.config import Config, documented_fields, first_difference
 from phasegrad.errors import ConfigError, PhasegradError, RunError, nearest
+from phasegrad.outside import require_importable
 from phasegrad.presets import resolve_config
 from phasegrad.runs.contents import LEVELS
 from phasegrad.runs.directory import RunDirectory
+from phasegrad.runs.files import read_json_object
 from phasegrad.runs.reading import CONFIG, RESULT
-from phasegrad.studies.definition import (
-    MOST_RUNS,
-    SET_BY_THE_STUDY,
-    Environment,
-    Study,
-    Variant,
-    checked_seeds,
-    distinct_folders,
-    folder_name,
-    whole,
-)
+from phasegrad.studies.checking import folder_name
+from phasegrad.studies.definition import MOST_RUNS, SET_BY_THE_STUDY, Environment, Study, Variant
 
 
 @dataclass(frozen=True)
-class Run:
+class PlannedRun:
     """One cell of the grid for one seed."""
 
     environment: Environment
@@ -87,7 +80,7 @@ class Run:
                 raise RunError(f"{self.folder} is not a run directory (it has no {CONFIG}): move it away.")
             return "new"  # killed while it wrote its config
         self._require_same(directory.read_config())
-        result = read_json(self.folder / RESULT)
+        result = read_json_object(self.folder / RESULT)
         if result.get("status") != "finished" or result.get("step") != self.config.total_steps:
             return "unfinished"
         return "finished" if not self.levels_episodes or self.levels() else "unscored"
@@ -105,17 +98,17 @@ class Run:
             )
 
     def result(self) -> dict[str, Any]:
-        return read_json(self.folder / RESULT)
+        return read_json_object(self.folder / RESULT)
 
     def levels(self) -> dict[str, Any]:
         """Scores on training and test levels, if they are of as many episodes as wanted."""
-        found = read_json(self.folder / LEVELS)
+        found = read_json_object(self.folder / LEVELS)
         parts = [found.get("train"), found.get("test")]
         fits = all(isinstance(part, dict) and part.get("episodes") == self.levels_episodes for part in parts)
         return found if fits else {}
 
 
-def build_grid(study: Study, root: Path, overrides: Mapping[str, Any]) -> list[Run]:
+def build_grid(study: Study, root: Path, overrides: Mapping[str, Any]) -> list[PlannedRun]:
     """Every run of the study, seeds innermost; bad settings are refused before anything starts."""
     count = len(study.environments) * len(study.variants) * len(study.seeds)
     if count > MOST_RUNS:
@@ -134,6 +127,7 @@ def _cell(
 ) -> tuple[dict[str, Any], Config]:
     """The settings of a variant on an environment, and the config they come to; `existing`: what was looked up."""
     config_class = ALGORITHMS[variant.algorithm].config_class
+    require_importable(variant.algorithm, ALGORITHMS[variant.algorithm])
     known = documented_fields(config_class)
     layers = [study.fields, environment.fields, variant.fields, overrides]
     fields = {name: value for layer in layers for name, value in layer.items() if name in known}
@@ -164,9 +158,9 @@ def _run(
     fields: dict[str, Any],
     config: Config,
     root: Path,
-) -> Run:
+) -> PlannedRun:
     below = Path(folder_name(environment.name), folder_name(variant.name))
-    return Run(
+    return PlannedRun(
         environment,
         variant,
         seed,
@@ -193,97 +187,6 @@ def check_overrides(study: Study, overrides: Mapping[str, Any]) -> None:
                 raise ConfigError(f"--set {what}: variant {variant.name} sets it; leave it out with --variants.")
 
 
-def select(
-    study: Study,
-    *,
-    environments: str | None = None,
-    variants: str | None = None,
-    seeds: str | None = None,
-    steps: str | None = None,
-    eval_episodes: str | None = None,
-) -> Study:
-    """The study made smaller or larger, as the command line asks."""
-    changes: dict[str, Any] = {}
-    if environments is not None:
-        chosen = tuple(_pick_environment(name, study.environments) for name in split(environments, "--envs"))
-        distinct_folders("--envs", [entry.name for entry in chosen])
-        changes["environments"] = chosen
-    if variants is not None:
-        by_name = {variant.name: variant for variant in study.variants}
-        names = split(variants, "--variants")
-        for name in names:
-            if name not in by_name:
-                raise ConfigError(
-                    f"The study has no variant {name!r}.{nearest(name, by_name)} It has {', '.join(by_name)}."
-                )
-        changes["variants"] = tuple(by_name[name] for name in dict.fromkeys(names))
-    if seeds is not None:
-        changes["seeds"] = parse_seeds(seeds)
-    if steps is not None:
-        changes["steps"] = whole("--steps", steps, 1)
-        kept = changes.get("environments", study.environments)
-        changes["environments"] = tuple(dataclasses.replace(entry, steps=None) for entry in kept)
-    if eval_episodes is not None:
-        if study.score == "last100":
-            raise ConfigError("--eval-episodes: this study is scored by its training episodes, not by an evaluation.")
-        changes["eval_episodes"] = whole("--eval-episodes", eval_episodes, 1)
-    return dataclasses.replace(study, **changes)
-
-
-def _pick_environment(name: str, known: Sequence[Environment]) -> Environment:
-    """An environment of the study by its name or id (procgen/ may be left out), or any other that exists."""
-    for environment in known:
-        if name in (environment.name, environment.env, environment.env.removeprefix("procgen/")):
-            return environment
-    try:
-        envs.resolve(name)
-    except PhasegradError as error:
-        close = nearest(name, [environment.env.removeprefix("procgen/") for environment in known])
-        raise ConfigError(f"The study has no environment {name!r}.{close or f' {error}'}") from None
-    return Environment(name, name)
-
-
-def parse_seeds(text: str) -> tuple[int, ...]:
-    """'5' is five seeds from 1, '1,2,7' these, '4-6' a range, '7,' the seed 7 alone."""
-    if "," not in text and "-" not in text:
-        return tuple(range(1, whole("--seeds", text, 1) + 1))
-    seeds: list[int] = []
-    for part in split(text, "--seeds"):
-        first, dash, last = part.partition("-")
-        low = whole("--seeds", first, 0)
-        high = whole("--seeds", last, low) if dash else low
-        if high - low > MOST_RUNS:
-            raise ConfigError(f"--seeds {part} is more than {MOST_RUNS:,} seeds.")
-        seeds += range(low, high + 1)
-    return checked_seeds(seeds)
-
-
-def parse_overrides(pairs: Iterable[str]) -> dict[str, Any]:
-    """--set FIELD=VALUE, and --set env.NAME=VALUE for an option of the environments."""
-    found: dict[str, Any] = {}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        if not equals or not name:
-            raise ConfigError(f"--set takes FIELD=VALUE, not {pair!r}.")
-        name = name.strip().replace("-", "_")
-        if name.startswith("env."):
-            try:
-                option = json.loads(value)
-            except json.JSONDecodeError:
-                option = value
-            found.setdefault("env_options", {})[name.removeprefix("env.")] = option
-        else:
-            found[name] = value
-    return found
-
-
-def split(text: str, option: str) -> list[str]:
-    parts = [part.strip() for part in text.split(",") if part.strip()]
-    if not parts:
-        raise ConfigError(f"{option} names nothing: give a list such as a,b.")
-    return parts
-
-
 def as_text(value: Any) -> str:
     """A value as the command line takes it."""
     if isinstance(value, bool):
@@ -291,12 +194,3 @@ def as_text(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return ",".join(as_text(item) for item in value)
     return "none" if value is None else str(value)
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """The object in a file; empty where there is none or it is damaged, for the run that wrote it is then not done."""
-    try:
-        data = json.loads(path.read_text())
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return data if isinstance(data, dict) else {}

@@ -1,42 +1,40 @@
-"""What a person sees while a study runs: a table that redraws in a terminal, plain lines in a pipe, or nothing."""
+"""What the user sees while a study runs: a table that redraws in a terminal, plain lines in a pipe, or nothing."""
 
 from __future__ import annotations
 
-import json
 import sys
 import threading
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from phasegrad.runs.console import number
-from phasegrad.runs.reading import METRICS
+from phasegrad.runs.console import duration, number
+from phasegrad.runs.reading import METRICS, last_row, number_or_none
 
 if TYPE_CHECKING:
-    from phasegrad.studies.grid import Run
+    from phasegrad.studies.grid import PlannedRun
 
 SECONDS_BETWEEN_LINES = 30.0
-TAIL_BYTES = 8192
 
 
-class Display:
+class StudyDisplay:
     """Keeps count and shows nothing: the quiet one, and the base of the others."""
 
-    def __init__(self, runs: Sequence[Run], finished: int) -> None:
+    def __init__(self, runs: Sequence[PlannedRun], finished: int) -> None:
         """`runs` are those still to do, `finished` counts those that were done before."""
         self.total, self.done, self.failed = len(runs) + finished, finished, 0
-        self.running: list[Run] = []
+        self.running: list[PlannedRun] = []
         self.lock = threading.Lock()
         self.began = time.monotonic()
         self.steps_total = sum(run.config.total_steps for run in runs)
         self.steps_before = sum(latest(run)[0] for run in runs)  # from sessions before this one
         self.steps_ended = 0  # of runs that have ended
 
-    def started(self, run: Run) -> None:
+    def started(self, run: PlannedRun) -> None:
         with self.lock:
             self.running.append(run)
 
-    def ended(self, run: Run, status: str, message: str) -> None:
+    def ended(self, run: PlannedRun, status: str, message: str) -> None:
         with self.lock:
             if run in self.running:
                 self.running.remove(run)
@@ -48,7 +46,7 @@ class Display:
 
     def close(self) -> None: ...
 
-    def snapshot(self) -> list[tuple[Run, int, float | None]]:
+    def snapshot(self) -> list[tuple[PlannedRun, int, float | None]]:
         """The runs under way with their step and return."""
         with self.lock:
             return [(run, *latest(run)) for run in self.running]
@@ -59,30 +57,25 @@ class Display:
         gained = done - self.steps_before
         if gained <= 0 or elapsed < 1:
             return "?"
-        seconds = int(max(0, self.steps_total - done) * elapsed / gained)
-        return (
-            f"{seconds // 3600}h{seconds // 60 % 60:02d}m"
-            if seconds >= 3600
-            else f"{seconds // 60}m{seconds % 60:02d}s"
-        )
+        return duration(max(0, self.steps_total - done) * elapsed / gained)
 
     def headline(self, under_way: int) -> str:
         failed = f", {self.failed} failed" if self.failed else ""
         return f"{self.done} of {self.total} runs done{failed}, {len(self.running)} running, ETA {self.eta(under_way)}"
 
 
-class PlainDisplay(Display):
+class PlainStudyDisplay(StudyDisplay):
     """A line when a run starts or ends, and how things stand now and then."""
 
-    def __init__(self, runs: Sequence[Run], finished: int) -> None:
+    def __init__(self, runs: Sequence[PlannedRun], finished: int) -> None:
         super().__init__(runs, finished)
         self.last = time.monotonic()
 
-    def started(self, run: Run) -> None:
+    def started(self, run: PlannedRun) -> None:
         super().started(run)
         self._line(f"started  {run.label}")
 
-    def ended(self, run: Run, status: str, message: str) -> None:
+    def ended(self, run: PlannedRun, status: str, message: str) -> None:
         super().ended(run, status, message)
         detail = f": {message}" if message else f", return {number(latest(run)[1])}" if status == "finished" else ""
         self._line(f"{status:8} {run.label}{detail}  ({self.done} of {self.total} done)")
@@ -101,17 +94,17 @@ class PlainDisplay(Display):
         sys.stdout.flush()
 
 
-class LiveDisplay(Display):
+class LiveStudyDisplay(StudyDisplay):
     """A table of the runs under way that redraws in place."""
 
-    def __init__(self, runs: Sequence[Run], finished: int) -> None:
+    def __init__(self, runs: Sequence[PlannedRun], finished: int) -> None:
         super().__init__(runs, finished)
         from rich.live import Live
 
         self.live: Live = Live(auto_refresh=False, transient=True)
         self.live.start()
 
-    def ended(self, run: Run, status: str, message: str) -> None:
+    def ended(self, run: PlannedRun, status: str, message: str) -> None:
         super().ended(run, status, message)
         if status == "failed":
             self.live.console.print(f"failed {run.label}: {message}", markup=False, highlight=False)
@@ -140,25 +133,13 @@ class LiveDisplay(Display):
         self.live.stop()
 
 
-def make_display(runs: Sequence[Run], finished: int, shown: bool) -> Display:
+def make_study_display(runs: Sequence[PlannedRun], finished: int, shown: bool) -> StudyDisplay:
     if not shown:
-        return Display(runs, finished)
-    return (LiveDisplay if sys.stdout.isatty() else PlainDisplay)(runs, finished)
+        return StudyDisplay(runs, finished)
+    return (LiveStudyDisplay if sys.stdout.isatty() else PlainStudyDisplay)(runs, finished)
 
 
-def latest(run: Run) -> tuple[int, float | None]:
-    """Step and return of the last whole line of a run's metrics; (0, None) before the first."""
-    try:
-        with open(run.folder / METRICS, "rb") as file:
-            file.seek(0, 2)
-            file.seek(max(0, file.tell() - TAIL_BYTES))
-            lines = file.read().splitlines()
-    except OSError:
-        return 0, None
-    for line in reversed(lines):
-        try:
-            row = json.loads(line)
-            return int(row["step"]), row.get("return_mean")
-        except (ValueError, KeyError, TypeError):
-            continue
-    return 0, None
+def latest(run: PlannedRun) -> tuple[int, float | None]:
+    """Step and return of a run's last iteration; (0, None) before the first."""
+    row = last_row(run.folder / METRICS)
+    return int(number_or_none(row.get("step")) or 0), number_or_none(row.get("return_mean"))

@@ -23,10 +23,11 @@ from pathlib import Path
 from typing import IO, Any
 
 from phasegrad.errors import PhasegradError, RunError
+from phasegrad.outside import told_to_children
 from phasegrad.runs.contents import LEVELS, is_stray
-from phasegrad.runs.files import write_atomically
-from phasegrad.studies.grid import Run
-from phasegrad.studies.progress import Display
+from phasegrad.runs.files import write_json
+from phasegrad.studies.grid import PlannedRun
+from phasegrad.studies.progress import StudyDisplay
 
 POLL_SECONDS = 0.1
 SHOW_SECONDS = 1.0
@@ -62,25 +63,25 @@ class Stop:
 class Outcome:
     """How a run ended: finished, failed (with a sentence) or stopped."""
 
-    run: Run
+    run: PlannedRun
     status: str
     message: str = ""
 
 
-def execute(run: Run, stop: Stop | None = None, keep_open: Sequence[int] = (), leashed: bool = False) -> Outcome:
+def execute(run: PlannedRun, stop: Stop | None = None, keep_open: Sequence[int] = (), bound: bool = False) -> Outcome:
     """Train the run, or go on with it, and evaluate it where the study's score asks for that.
 
-    `keep_open`: file descriptors that the run's processes hold too. `leashed`: they die with this process.
+    `keep_open`: file descriptors that the run's processes hold too. `bound`: they die with this one, as bound_process.py has them do.
     """
     try:
         run.log.parent.mkdir(parents=True, exist_ok=True)
         with open(run.log, "ab") as log:
-            return _execute(run, log, stop or Stop(), keep_open, leashed)
+            return _execute(run, log, stop or Stop(), keep_open, bound)
     except (PhasegradError, OSError) as error:
         return Outcome(run, "failed", str(error))
 
 
-def _execute(run: Run, log: IO[bytes], stop: Stop, keep_open: Sequence[int], leashed: bool) -> Outcome:
+def _execute(run: PlannedRun, log: IO[bytes], stop: Stop, keep_open: Sequence[int], bound: bool) -> Outcome:
     state = run.state()
     if state in ("new", "unfinished"):
         if state == "new" and run.folder.is_dir():
@@ -88,7 +89,7 @@ def _execute(run: Run, log: IO[bytes], stop: Stop, keep_open: Sequence[int], lea
                 if is_stray(leftover.name):
                     leftover.unlink()
         command = run.train_command() if state == "new" else run.resume_command()
-        code, _ = call(command, log, stop, keep_open, leashed)
+        code, _ = call(command, log, stop, keep_open, bound)
         if stop.asked.is_set():
             return Outcome(run, "stopped")
         if code:
@@ -99,7 +100,7 @@ def _execute(run: Run, log: IO[bytes], stop: Stop, keep_open: Sequence[int], lea
     if state == "unscored":
         found: dict[str, Any] = {}
         for levels in ("train", "test"):
-            code, output = call(run.eval_command(levels), log, stop, keep_open, leashed)
+            code, output = call(run.eval_command(levels), log, stop, keep_open, bound)
             if stop.asked.is_set():
                 return Outcome(run, "stopped")
             if code:
@@ -108,19 +109,19 @@ def _execute(run: Run, log: IO[bytes], stop: Stop, keep_open: Sequence[int], lea
                 found[levels] = json.loads(output)
             except ValueError:
                 return Outcome(run, "failed", f"its evaluation on {levels} levels printed no JSON")
-        write_atomically(run.folder / LEVELS, (json.dumps(found, indent=1) + "\n").encode())
+        write_json(run.folder / LEVELS, found)
     return Outcome(run, "finished")
 
 
 def call(
-    command: Sequence[str], log: IO[bytes], stop: Stop, keep_open: Sequence[int] = (), leashed: bool = False
+    command: Sequence[str], log: IO[bytes], stop: Stop, keep_open: Sequence[int] = (), bound: bool = False
 ) -> tuple[int, str]:
     """Exit code and output of a command; its errors go to the log. It is ended when a stop is asked for."""
     log.write(f"$ {' '.join(command[1:])}\n".encode())
     log.flush()
-    if leashed:  # python -P -m phasegrad VERB ...
-        command = [*command[:3], "phasegrad.studies.leash", str(os.getpid()), *command[4:]]
-    environment = {**os.environ, **dict.fromkeys(ONE_THREAD, "1")}
+    if bound:  # python -P -m phasegrad VERB ...
+        command = [*command[:3], "phasegrad.cli.bound_process", str(os.getpid()), *command[4:]]
+    environment = {**os.environ, **dict.fromkeys(ONE_THREAD, "1"), **told_to_children()}
     environment["PYTHONPATH"] = os.pathsep.join(path or os.getcwd() for path in sys.path)  # what this process imports
     with tempfile.TemporaryFile() as output:
         process = subprocess.Popen(
@@ -145,8 +146,8 @@ def call(
 def _end(process: subprocess.Popen[bytes], stop: Stop) -> None:
     """First in order, and at once where that takes too long or the user asks again."""
     process.terminate()
-    patience = time.monotonic() + SECONDS_TO_STOP
-    while process.poll() is None and time.monotonic() < patience and not stop.at_once.is_set():
+    deadline = time.monotonic() + SECONDS_TO_STOP
+    while process.poll() is None and time.monotonic() < deadline and not stop.at_once.is_set():
         time.sleep(POLL_SECONDS)
     if process.poll() is None:
         process.kill()
@@ -204,12 +205,14 @@ def stoppable(stop: Stop, raising: bool = True) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def run_locally(runs: Sequence[Run], jobs: int, display: Display, keep_open: Sequence[int] = ()) -> list[Outcome]:
+def run_locally(
+    runs: Sequence[PlannedRun], jobs: int, display: StudyDisplay, keep_open: Sequence[int] = ()
+) -> list[Outcome]:
     """Execute the runs, `jobs` at a time; a failed one does not stop the others."""
     stop = Stop()
     outcomes: list[Outcome] = []
 
-    def start(run: Run) -> Outcome:
+    def start(run: PlannedRun) -> Outcome:
         if stop.asked.is_set():
             return Outcome(run, "stopped")
         display.started(run)
@@ -233,7 +236,7 @@ def run_locally(runs: Sequence[Run], jobs: int, display: Display, keep_open: Seq
     return outcomes
 
 
-def in_order(runs: Sequence[Run]) -> list[Run]:
+def in_order(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
     """What was begun first, then a seed of every cell before the next seed, so that a partial table says the most."""
     seeds = list(dict.fromkeys(run.seed for run in runs))
     return sorted(runs, key=lambda run: (run.state() == "new", seeds.index(run.seed)))

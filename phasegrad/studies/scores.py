@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,15 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from phasegrad.config import Config
-from phasegrad.runs.files import write_atomically
+from phasegrad.runs.files import read_json_object, write_json
 from phasegrad.studies.definition import Environment, Study
-from phasegrad.studies.grid import Run, read_json
+from phasegrad.studies.grid import PlannedRun
 from phasegrad.studies.random_policy import random_return
 
 RANDOM = "random.json"
 
 # Scores that count as 0 and 1, from the Procgen authors' released code: (hard, easy).
-PROCGEN = {
+PROCGEN_SCALES = {
     "coinrun": ((5, 10), (5, 10)), "starpilot": ((1.5, 35), (2.5, 64)), "caveflyer": ((2, 13.4), (3.5, 12)),
     "dodgeball": ((1.5, 19), (1.5, 19)), "fruitbot": ((-0.5, 27.2), (-1.5, 32.4)), "chaser": ((0.5, 14.2), (0.5, 13)),
     "miner": ((1.5, 20), (1.5, 13)), "jumper": ((1, 10), (1, 10)), "leaper": ((1.5, 10), (1.5, 10)),
@@ -32,7 +31,7 @@ PROCGEN = {
 class Scored:
     """A run with what it scored; None where there is no score."""
 
-    run: Run
+    run: PlannedRun
     status: str
     measure: str
     score: float | None
@@ -40,7 +39,7 @@ class Scored:
     seconds: float | None
 
 
-def raw_score(study: Study, run: Run, measure: str) -> float | None:
+def raw_score(study: Study, run: PlannedRun, measure: str) -> float | None:
     """The score of a finished run by one measure."""
     if study.score == "levels":
         value = run.levels().get(measure, {}).get("return_mean")
@@ -51,7 +50,7 @@ def raw_score(study: Study, run: Run, measure: str) -> float | None:
     return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else None
 
 
-def score_runs(study: Study, runs: Sequence[Run], failed: Mapping[Path, str], root: Path) -> list[Scored]:
+def score_runs(study: Study, runs: Sequence[PlannedRun], failed: Mapping[Path, str], root: Path) -> list[Scored]:
     """Every run by every measure; those that are not done have no score."""
     states = {run.folder: "failed" if run.folder in failed else run.state() for run in runs}
     found: dict[tuple[Path, str], float | None] = {
@@ -70,13 +69,13 @@ def score_runs(study: Study, runs: Sequence[Run], failed: Mapping[Path, str], ro
     return scored
 
 
-def _scale_key(run: Run) -> tuple[str, str]:
+def _scale_key(run: PlannedRun) -> tuple[str, str]:
     """Scales differ by environment and, for Procgen, by the levels' difficulty."""
     return run.environment.name, str(run.config.env_options.get("distribution", "easy"))
 
 
 def _scales(
-    study: Study, runs: Sequence[Run], found: Mapping[tuple[Path, str], float | None], root: Path
+    study: Study, runs: Sequence[PlannedRun], found: Mapping[tuple[Path, str], float | None], root: Path
 ) -> dict[tuple[str, str], tuple[float, float]]:
     """The scores that count as 0 and 1, where they are known."""
     scales: dict[tuple[str, str], tuple[float, float]] = {}
@@ -106,19 +105,19 @@ def environment_constants(environment: Environment, config: Config) -> tuple[flo
         return environment.low, environment.high
     game = environment.env.lower().removeprefix("procgen/")
     distribution = config.env_options.get("distribution", "easy")
-    if game in PROCGEN and environment.env.lower().startswith("procgen/") and distribution in ("hard", "easy"):
-        low, high = PROCGEN[game][("hard", "easy").index(distribution)]
+    if game in PROCGEN_SCALES and environment.env.lower().startswith("procgen/") and distribution in ("hard", "easy"):
+        low, high = PROCGEN_SCALES[game][("hard", "easy").index(distribution)]
         return float(low), float(high)
     return None
 
 
-def random_score(run: Run, root: Path) -> float:
+def random_score(run: PlannedRun, root: Path) -> float:
     """What random actions score: the study's constant, or measured once and kept in the study's folder."""
     if run.environment.random is not None:
         return run.environment.random
-    known: dict[str, Any] = read_json(root / RANDOM)
+    known: dict[str, Any] = read_json_object(root / RANDOM)
     value = known.get(run.environment.name)
     if not isinstance(value, (int, float)):
         value = random_return(run.environment.env, run.config.env_options, run.config.backend)
-        write_atomically(root / RANDOM, (json.dumps({**known, run.environment.name: value}, indent=1) + "\n").encode())
+        write_json(root / RANDOM, {**known, run.environment.name: value})
     return float(value)

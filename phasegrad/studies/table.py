@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from phasegrad.report.statistics import RESAMPLES, summarise
 from phasegrad.runs.files import write_atomically
 from phasegrad.studies.definition import Study
 from phasegrad.studies.scores import Scored
-from phasegrad.studies.statistics import RESAMPLES, summarise
 
 STATISTICS = ("mean", "mean_low", "mean_high", "iqm", "iqm_low", "iqm_high")
 CSV_COLUMNS = (
@@ -114,7 +114,7 @@ def missing(table: Mapping[str, Any]) -> int:
 
 
 def shown_tables(table: Mapping[str, Any]) -> list[tuple[str, list[str], list[list[str]]]]:
-    """Title, header and rows of what people read: the aggregate first, then the environments."""
+    """Title, header and rows of the tables that are shown: the aggregate first, then the environments."""
     several = len({row["measure"] for row in table["cells"]}) > 1
     tables = []
     if table["aggregates"]:

@@ -1,7 +1,7 @@
-"""A search for good settings with Optuna: trials that can be stopped and continued, the best one as a preset file.
+"""What a search for settings is made of: Optuna's record of the trials, what a trial draws, trains and scores.
 
-Each trial is a short run in this process on one thread of torch, or in a task of a cluster (studies/trials.py). Nothing
-but these two modules knows about Optuna.
+tuning.py runs the trials in this process, cluster_trials.py as tasks of a cluster. Nothing but these three modules knows
+about Optuna.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import os
 import socket
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +21,13 @@ import numpy as np
 from phasegrad.algorithms import ALGORITHMS
 from phasegrad.algorithms.base import Algorithm
 from phasegrad.config import Config
-from phasegrad.errors import ConfigError, PhasegradError, RunError, nearest
+from phasegrad.errors import ConfigError, PhasegradError, RunError
+from phasegrad.machine.orphans import is_running
 from phasegrad.machine.paths import as_path
 from phasegrad.models.encoders import is_image
 from phasegrad.presets import resolve_config
-from phasegrad.studies.cluster import Place, connect, parse_place
-from phasegrad.studies.trials import run_trials
-from phasegrad.tune.search_spaces import COMMON, SPACES, VECTORS
+from phasegrad.runs.files import write_json
+from phasegrad.tune.search_spaces import COMMON, VECTORS, search_space
 
 JOURNAL, PRESET, TRIALS = "trials.log", "best.json", "trials.json"
 STUDY = "phasegrad"  # the name in the journal
@@ -39,61 +38,6 @@ EVALUATION_EPISODES = 10
 NOT_IN_PRESET = (
     "env", "env_options", "total_steps", "seed", "preset", "device", "torch_threads", "run_dir", "eval_episodes",
 )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Tuning:
-    """What a search found."""
-
-    preset: Path
-    algorithm: str
-    env: str
-    best_return: float
-    counts: dict[str, int]  # trials by how they ended: complete, pruned, failed
-
-    def describe(self) -> str:
-        """For the console: the result and what to do with it."""
-        counted = ", ".join(f"{count} {state}" for state, count in self.counts.items() if count)
-        return (
-            f"best return {self.best_return:,.2f} of {sum(self.counts.values())} trials ({counted})\n"
-            f"next: phasegrad train {self.algorithm} --env {self.env} --preset {self.preset}"
-        )
-
-
-def tune(
-    env: str,
-    *,
-    algorithm: str = "ppo",
-    trials: int = 20,
-    steps: int = 100_000,
-    folder: str | Path | None = None,
-    seed: int = 1,
-    env_options: Mapping[str, Any] | None = None,
-    report: Callable[[str], object] | None = None,
-    cluster: str | None = None,
-    jobs: int | None = None,
-    cpus_per_run: float | str | None = None,
-    gpus_per_run: float | str | None = None,
-) -> Tuning:
-    """Try settings until `folder` holds `trials` of them, and write the best as `folder`/best.json.
-
-    The first trial is the environment's preset. A trial is scored by the mean return of a deterministic evaluation
-    after `steps`, and stopped early where its return while learning is below the median of earlier trials. Calling
-    again with the same folder goes on.
-
-    With `cluster` ("ray", "ray://HOST:10001" or "ray:HOST:PORT") the trials are tasks of that cluster, as many at a time
-    as it has room for at `cpus_per_run` and `gpus_per_run`, and at most `jobs`.
-    """
-    optuna = require_optuna()
-    place = parse_place(cluster, cpus_per_run, gpus_per_run)
-    if jobs is not None and place is None:
-        raise ConfigError("--jobs needs --cluster: without one a search runs one trial after another.")
-    if algorithm not in SPACES:
-        raise ConfigError(
-            f"tune knows a search space for {' and '.join(SPACES)}, not {algorithm!r}.{nearest(algorithm, SPACES)}"
-        )
-    search = Search(optuna, env, algorithm, steps, folder, seed, dict(env_options or {}), report or _silent)
-    return search.run(trials, place, jobs)
 
 
 class Search:
@@ -122,7 +66,7 @@ class Search:
         agent = self.algorithm_class(**self.fixed, seed=seed)
         agent.close()
         images = any(is_image(part) for part in _parts(agent))
-        self.space = SPACES[algorithm] | ({} if images else VECTORS)
+        self.space = search_space(algorithm, self.algorithm_class) | ({} if images else VECTORS)
         self.baseline = agent.config
 
     def require_own(self) -> None:
@@ -130,29 +74,6 @@ class Search:
         taken = [name for name in (JOURNAL, PRESET, TRIALS) if (self.folder / name).exists()]
         if taken and not is_journal(self.folder / JOURNAL):
             raise RunError(f"{self.folder} holds a {taken[0]} that is no search's: choose another --dir.")
-
-    def run(self, trials: int, place: Place | None = None, jobs: int | None = None) -> Tuning:
-        study = self.open_study(trials)
-        missing = trials - len(ended_trials(study))
-        cluster = connect(place) if place is not None and missing > 0 else None
-        if cluster is not None:
-            with cluster:
-                self.report(cluster.describe())
-                run_trials(self, study, trials, cluster, jobs)
-        elif missing > 0:
-            study.optimize(self.objective, n_trials=missing, catch=(Exception,), callbacks=[self.after_trial])
-        complete = [trial for trial in study.trials if trial.state.name == "COMPLETE"]
-        if not complete:
-            errors = [trial.user_attrs["error"] for trial in study.trials if "error" in trial.user_attrs]
-            raise RunError(f"No trial was completed in {self.folder}: {errors[-1] if errors else 'all were pruned.'}")
-        self.write(study)
-        states = [trial.state.name for trial in ended_trials(study)]
-        counts = {
-            "complete": states.count("COMPLETE"),
-            "pruned": states.count("PRUNED"),
-            "failed": states.count("FAIL"),
-        }
-        return Tuning(self.folder / PRESET, self.algorithm, self.env, float(study.best_value), counts)
 
     def open_study(self, trials: int) -> Any:
         """The study of the folder, new or as it was left."""
@@ -308,7 +229,7 @@ class Search:
 
     def write(self, study: Any) -> None:
         """The best trial as a preset file, and all trials as a table for other programs."""
-        _write_json(self.folder / PRESET, study.best_trial.user_attrs["preset"])
+        write_json(self.folder / PRESET, study.best_trial.user_attrs["preset"])
         rows = [
             {
                 "number": trial.number + 1,
@@ -320,7 +241,7 @@ class Search:
             }
             for trial in ended_trials(study)
         ]
-        _write_json(self.folder / TRIALS, rows)
+        write_json(self.folder / TRIALS, rows)
 
 
 def is_journal(path: Path) -> bool:
@@ -347,27 +268,12 @@ def _is_alive(owner: str) -> bool:
         return True
     if int(pid) == os.getpid():
         return False  # an earlier call in this process
-    try:
-        os.kill(int(pid), 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+    return is_running(int(pid))
 
 
 def _parts(agent: Algorithm) -> list[Any]:
     space = agent.agent.observation_space
     return list(getattr(space, "spaces", {"": space}).values())
-
-
-def _write_json(path: Path, data: Any) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    temporary.write_text(json.dumps(data, indent=1) + "\n")
-    temporary.replace(path)
-
-
-def _silent(line: str) -> None: ...
 
 
 def require_optuna() -> Any:

@@ -1,13 +1,17 @@
-"""The settings that `phasegrad tune` tries: for each algorithm the names and ranges. Data only."""
+"""The settings that `phasegrad tune` tries: for each algorithm the names and ranges. Data only, which help reads too.
+
+`SPACES` is open: an algorithm of your own can have an entry. Without one it is searched over the common settings.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from phasegrad.algorithms.base import Algorithm
 
 
-@dataclass(frozen=True)
-class Range:
+class Range(NamedTuple):
     """What a setting may be: numbers from `low` to `high`, evenly or by their logarithm, or one of `choices`."""
 
     low: float = 0.0
@@ -59,3 +63,11 @@ SPACES: dict[str, dict[str, Range]] = {
         "aux_learning_rate": Range(1e-4, 3e-3, log=True),
     },
 }
+
+
+def search_space(name: str, algorithm: type[Algorithm]) -> dict[str, Range]:
+    """The algorithm's own space, or what it has of the common settings."""
+    if name in SPACES:
+        return SPACES[name]
+    fields = {*algorithm.config_class.__dataclass_fields__, "discount_left"}
+    return {setting: values for setting, values in COMMON.items() if setting in fields}

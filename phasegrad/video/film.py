@@ -31,7 +31,7 @@ class Film:
         self.path = Path(path)
         self.frames_per_second = frames_per_second
         self.frames = 0
-        self._partial = self.path.with_name(f".{self.path.stem}.{os.getpid()}.mp4")
+        self._partial = _unfinished(self.path)
         self._process: subprocess.Popen[bytes] | None = None
         self._shape: tuple[int, ...] = ()
         self._complaints: IO[bytes] | None = None
@@ -108,7 +108,7 @@ def join(parts: Sequence[Path], path: Path) -> None:
     if len(parts) == 1:
         parts[0].replace(path)
         return
-    partial = path.with_name(f".{path.stem}.{os.getpid()}.mp4")
+    partial = _unfinished(path)
     with tempfile.NamedTemporaryFile("w", suffix=".txt", encoding="utf-8") as listing:
         for part in parts:
             quoted = str(part.resolve()).replace("'", "'\\''")
@@ -161,16 +161,16 @@ def captioned(frame: np.ndarray, left: str, right: str = "", *, finished: bool =
 
 
 def caption_bar(width: int, left: str, right: str = "", *, finished: bool = False) -> np.ndarray:
-    """A bar [H, width, 3] with text at both ends; the right one gives way where the room is short."""
+    """A bar [H, width, 3] with text at both ends; the right one is left out where both do not fit."""
     size = 18 if width >= 440 else 14 if width >= 240 else 11
     glyphs = glyphs_of_size(size)
     height, advance = glyphs[" "].shape
     margin = advance // 2
-    room = (width - 2 * margin) // advance  # characters
+    fitting = (width - 2 * margin) // advance  # characters
     ink = np.zeros((height, width), np.float32)
     muted = np.zeros((height, width), np.float32)
-    _draw(ink, left[:room], margin, glyphs)
-    if len(left) + len(right) + 1 <= room:
+    _draw(ink, left[:fitting], margin, glyphs)
+    if len(left) + len(right) + 1 <= fitting:
         _draw(muted, right, width - margin - advance * len(right), glyphs)
     colour = FINISHED if finished else PLAIN
     bar = np.array(BACKGROUND) * (1 - ink - muted)[..., None]
@@ -202,6 +202,11 @@ def glyphs_of_size(size: int) -> dict[str, np.ndarray]:
         ImageDraw.Draw(image).text((0, 0), character, fill=255, font=font)
         glyphs[character] = np.asarray(image, dtype=np.float32) / 255
     return glyphs
+
+
+def _unfinished(path: Path) -> Path:
+    """What a film is called while it is written: ffmpeg knows the format by the ending."""
+    return path.with_name(f".{path.stem}.{os.getpid()}.mp4")
 
 
 def _make_folder(path: Path) -> None:

@@ -1,6 +1,6 @@
 """What films an evaluation as it is played: chosen episodes as a file each, or all environments at once in a grid.
 
-Draws and counts; which episodes and which files is decided by `runs/video.py`.
+Draws and counts; which episodes and which files is decided in recording.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The trials of a search (tune.py) as tasks of a cluster.
+"""The trials of a search as tasks of a cluster.
 
 The driver draws the settings and records how trials end; a task trains, and reports to the journal in the shared folder,
 where it also finds what the other trials reported and so whether to give up.
@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import dataclasses
 import signal
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from phasegrad.outside import register_entries, registered_outside
 from phasegrad.runs.stopping import Interrupted, Terminated
 from phasegrad.studies.cluster import Cluster, Ended
 from phasegrad.studies.runner import SHOW_SECONDS, Stop, stoppable
+from phasegrad.tune.search import INTERRUPTED, Search, ended_trials, require_optuna
 
-if TYPE_CHECKING:
-    from phasegrad.tune.search import Search
+IN_WORKER = "phasegrad.tune.cluster_trials:try_in_worker"
 
 
 @dataclasses.dataclass(frozen=True)
-class Errand:
+class TrialTask:
     """What a task is told of the search and of its trial."""
 
     env: str
@@ -31,37 +32,36 @@ class Errand:
     trials: int
     trial_id: int
     parameters: dict[str, Any]
+    outside: list[str]  # algorithms that the worker must register
 
 
 def run_trials(search: Search, study: Any, trials: int, cluster: Cluster, jobs: int | None) -> None:
     """Try settings until the study holds `trials` of them, as many at a time as the cluster has room for."""
-    from phasegrad.tune.search import ended_trials
-
-    stop, flying = Stop(), dict[Any, Any]()
+    stop, submitted = Stop(), dict[Any, Any]()
     with cluster.shared(search.folder.absolute()), stoppable(stop, raising=False):
         try:
             while not stop.asked.is_set():
-                missing = trials - len(ended_trials(study)) - len(flying)
-                room = min(jobs or cluster.room(), cluster.room()) or 1
-                for _ in range(min(missing, room - len(flying))):
+                missing = trials - len(ended_trials(study)) - len(submitted)
+                most = min(jobs or cluster.capacity(), cluster.capacity()) or 1
+                for _ in range(min(missing, most - len(submitted))):
                     # One at a time: each draw knows of those under way.
                     trial = study.ask()
-                    flying[cluster.submit("phasegrad.studies.trials:try_there", _errand(search, trial, trials))] = trial
-                if not flying:
+                    submitted[cluster.submit(IN_WORKER, _task_of(search, trial, trials))] = trial
+                if not submitted:
                     return
-                for reference in cluster.wait(flying, SHOW_SECONDS):
+                for reference in cluster.wait(submitted, SHOW_SECONDS):
                     ended = cluster.result(reference)
-                    _record(search, study, flying.pop(reference), ended)
+                    _record(search, study, submitted.pop(reference), ended)
         finally:
-            for reference, ended in cluster.stop(flying, stop).items():
-                _record(search, study, flying[reference], ended)
+            for reference, ended in cluster.stop(submitted, stop).items():
+                _record(search, study, submitted[reference], ended)
     done = len(ended_trials(study))
     sentence = f"stopped with {done} of {trials} trials done; the same command continues."
     raise Terminated(sentence) if stop.number == signal.SIGTERM else Interrupted(sentence)
 
 
-def _errand(search: Search, trial: Any, trials: int) -> Errand:
-    return Errand(
+def _task_of(search: Search, trial: Any, trials: int) -> TrialTask:
+    return TrialTask(
         search.env,
         search.fixed["env_options"],
         search.algorithm,
@@ -71,13 +71,12 @@ def _errand(search: Search, trial: Any, trials: int) -> Errand:
         trials,
         trial._trial_id,
         search.draw(trial),
+        registered_outside(),
     )
 
 
 def _record(search: Search, study: Any, trial: Any, ended: Ended) -> None:
     """Close the trial. One that was stopped is tried again by the next call, one that kills its workers is not."""
-    from phasegrad.tune.search import INTERRUPTED
-
     states = search.optuna.trial.TrialState
     how, value = ended.value if ended.status == "done" else (ended.status, None)
     if how == "complete":
@@ -94,20 +93,17 @@ def _record(search: Search, study: Any, trial: Any, ended: Ended) -> None:
         search.after_trial(study, study.trials[trial.number])
 
 
-def try_there(stop: Stop, errand: Errand) -> tuple[str, float | None]:
+def try_in_worker(stop: Stop, task: TrialTask) -> tuple[str, float | None]:
     """In the worker: how the trial ended, and its score."""
-    from phasegrad.tune.search import Search, require_optuna
-
     optuna = require_optuna()
+    register_entries(task.outside)
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    search = Search(
-        optuna, errand.env, errand.algorithm, errand.steps, errand.folder, errand.seed, errand.env_options, print
-    )
+    search = Search(optuna, task.env, task.algorithm, task.steps, task.folder, task.seed, task.env_options, print)
     search.interrupted = stop.asked.is_set
-    study = search.join_study(errand.trials)
-    trial = optuna.trial.Trial(study, errand.trial_id)
+    study = search.join_study(task.trials)
+    trial = optuna.trial.Trial(study, task.trial_id)
     try:
-        return "complete", search.attempt(trial, errand.parameters)
+        return "complete", search.attempt(trial, task.parameters)
     except optuna.TrialPruned:
         return "pruned", None
     except KeyboardInterrupt:

@@ -1,0 +1,16 @@
+"""Sentences for the person at the terminal."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+
+def say(sentence: str) -> None:
+    """A sentence on stderr; where several processes have the same to say, once."""
+    if os.environ.get("WORLD_SIZE", "1") != "1":
+        from phasegrad.distributed.joining import first_to_say
+
+        if not first_to_say(sentence):
+            return
+    print(f"phasegrad: {sentence}", file=sys.stderr)

@@ -1,0 +1,85 @@
+"""The verbs that use a trained agent: eval, video and export. Heavy imports happen inside them."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+from phasegrad.cli.values import chosen_checkpoint, coerced, whole_or_none
+from phasegrad.machine.paths import as_path
+
+
+def run_eval(options: argparse.Namespace) -> int:
+    from phasegrad.algorithms.loading import load
+
+    episodes = whole_or_none("episodes", options.episodes, 1) or 20
+    agent = load(options.dir, checkpoint=chosen_checkpoint(options.checkpoint), allow_import=options.allow_import)
+    how = {
+        "deterministic": options.deterministic,
+        "seed": whole_or_none("seed", options.seed, 0),
+        "levels": options.levels,
+        "max_steps": whole_or_none("max_steps", options.max_steps, 1),
+    }
+    videos: dict[str, Any] = {}
+    if options.record is None:
+        result = agent.evaluate(episodes, **how)
+    else:
+        from phasegrad.video.recording import evaluate_and_record
+
+        picks = [pick.strip() for pick in options.record.split(",") if pick.strip()]
+        result, videos = evaluate_and_record(agent, episodes, picks, as_path(options.dir) / "videos", **how)
+    if options.json:
+        shown = {pick: {"path": str(video.path), "return": video.returns[0]} for pick, video in videos.items()}
+        print(json.dumps(result.summary() | ({"videos": shown} if shown else {})))
+        return 0
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(
+        title=f"{agent.config.env}, {agent.progress.step:,} steps, {'deterministic' if options.deterministic else 'sampled'} actions"
+    )
+    for name in result.summary():
+        table.add_column(name.replace("_", " "), justify="right")
+    table.add_row(*(f"{value:,.2f}" if isinstance(value, float) else str(value) for value in result.summary().values()))
+    Console().print(table)
+    for pick, video in videos.items():
+        print(f"{pick}: return {video.returns[0]:,.2f}, {video.path}")
+    return 0
+
+
+def run_video(options: argparse.Namespace) -> int:
+    from phasegrad.algorithms.loading import load
+    from phasegrad.video.recording import default_path, record_video
+
+    how = {
+        "episodes": whole_or_none("episodes", options.episodes, 1),
+        "seed": whole_or_none("seed", options.seed, 0),
+        "fps": None if options.fps is None else coerced("fps", options.fps, float, 0),
+        "max_steps": whole_or_none("max_steps", options.max_steps, 1),
+    }
+    agent = load(options.dir, checkpoint=chosen_checkpoint(options.checkpoint), allow_import=options.allow_import)
+    agent.run.run_dir = as_path(options.dir)
+    path = options.out or default_path(agent, options.grid)
+    video = record_video(
+        agent, path, grid=options.grid, deterministic=not options.stochastic, levels=options.levels, **how
+    )
+    returns = ", ".join(f"{value:,.2f}" for value in video.returns)
+    print(f"wrote {video.path}: {video.frames} frames, return {returns}")
+    return 0
+
+
+def run_export(options: argparse.Namespace) -> int:
+    from phasegrad.algorithms.loading import load
+    from phasegrad.export.onnx import export_onnx
+
+    agent = load(options.dir, checkpoint=chosen_checkpoint(options.checkpoint), device="cpu")
+    report = export_onnx(
+        agent,
+        options.onnx,
+        with_value=options.with_value,
+        with_log_prob=options.with_log_prob,
+        deterministic=not options.stochastic,
+    )
+    print(f"wrote {report.path}: {report.describe()}")
+    return 0

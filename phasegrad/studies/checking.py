@@ -1,0 +1,72 @@
+"""Values from a study's file or from its options, checked one by one: a sentence where one is not what it must be."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from phasegrad.config import coerce
+from phasegrad.errors import ConfigError, nearest
+
+
+def known_only(data: Mapping[str, Any], known: Iterable[str], where: str) -> None:
+    for key in data:
+        if key not in known:
+            raise ConfigError(f"unknown key {key!r} in {where}.{nearest(key, known)}")
+
+
+def typed(data: Mapping[str, Any], key: str, kind: type, default: Any) -> Any:
+    """The value of a key, of the right type."""
+    value = data.get(key, default)
+    if value is not None and not isinstance(value, kind):
+        kinds: dict[type, str] = {str: "text", list: "a list", dict: "a table"}
+        raise ConfigError(f"{key} must be {kinds[kind]}, not {value!r}.")
+    return value
+
+
+def whole(key: str, value: Any, low: int) -> int:
+    return int(coerce(key, value, int, {"low": low}))
+
+
+def finite_number(key: str, value: Any) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise ConfigError(f"{key} must be a finite number, not {value!r}.")
+    return float(value)
+
+
+def checked_seeds(values: Iterable[Any]) -> tuple[int, ...]:
+    seeds = tuple(whole("seeds", value, 0) for value in values)
+    if not seeds:
+        raise ConfigError("seeds must name at least one seed.")
+    if len(set(seeds)) < len(seeds):
+        raise ConfigError(f"seeds names {next(seed for seed in seeds if seeds.count(seed) > 1)} twice.")
+    if max(seeds) > 2**31 - 1:
+        raise ConfigError(f"seeds must be at most {2**31 - 1}, not {max(seeds)}.")
+    return seeds
+
+
+def one_line(text: str) -> str:
+    """Text for a terminal: without control characters."""
+    return "".join(character if character.isprintable() else " " for character in text).strip()
+
+
+def folder_name(name: str) -> str:
+    """A name as a folder of its own: letters, digits, dots, dashes; it can neither climb nor hide."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-")[:80]
+
+
+def distinct_folders(what: str, names: Iterable[str]) -> None:
+    taken: dict[str, str] = {}
+    for name in names:
+        if not name.isprintable() or len(name) > 80:  # control characters would reach the terminal
+            raise ConfigError(f"{name[:80]!r} in {what} must be at most 80 printable characters.")
+        folder = folder_name(name).lower()
+        if not folder:
+            raise ConfigError(f"{name!r} in {what} has no letter or digit that could name its folder.")
+        if folder in taken:
+            raise ConfigError(f"{taken[folder]!r} and {name!r} in {what} need names that differ in letters or digits.")
+        taken[folder] = name

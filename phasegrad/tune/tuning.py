@@ -1,0 +1,108 @@
+"""`tune`: a search for good settings with Optuna that can be stopped and continued; the best ones as a preset file.
+
+Each trial is a short run in this process on one thread of torch, or in a task of a cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from phasegrad.algorithms import ALGORITHMS
+from phasegrad.errors import ConfigError, RunError, nearest
+from phasegrad.outside import is_outside
+from phasegrad.studies.cluster import connect
+from phasegrad.studies.cluster_place import Place, parse_place
+from phasegrad.tune.cluster_trials import run_trials
+from phasegrad.tune.search import PRESET, Search, ended_trials, require_optuna
+from phasegrad.tune.search_spaces import SPACES
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """What a search found."""
+
+    preset: Path
+    algorithm: str
+    env: str
+    best_return: float
+    counts: dict[str, int]  # trials by how they ended: complete, pruned, failed
+
+    def describe(self) -> str:
+        """For the console: the result and what to do with it."""
+        counted = ", ".join(f"{count} {state}" for state, count in self.counts.items() if count)
+        return (
+            f"best return {self.best_return:,.2f} of {sum(self.counts.values())} trials ({counted})\n"
+            f"next: phasegrad train {self.algorithm} --env {self.env} --preset {self.preset}"
+        )
+
+
+def tune(
+    env: str,
+    *,
+    algorithm: str = "ppo",
+    trials: int = 20,
+    steps: int = 100_000,
+    folder: str | Path | None = None,
+    seed: int = 1,
+    env_options: Mapping[str, Any] | None = None,
+    report: Callable[[str], object] | None = None,
+    cluster: str | None = None,
+    jobs: int | None = None,
+    cpus_per_run: float | str | None = None,
+    gpus_per_run: float | str | None = None,
+) -> Tuning:
+    """Try settings until `folder` holds `trials` of them, and write the best as `folder`/best.json.
+
+    The first trial is the environment's preset. A trial is scored by the mean return of a deterministic evaluation
+    after `steps`, and stopped early where its return while learning is below the median of earlier trials. Calling
+    again with the same folder goes on.
+
+    With `cluster` ("ray", "ray://HOST:10001" or "ray:HOST:PORT") the trials are tasks of that cluster, as many at a time
+    as it has room for at `cpus_per_run` and `gpus_per_run`, and at most `jobs`.
+    """
+    optuna = require_optuna()
+    place = parse_place(cluster, cpus_per_run, gpus_per_run)
+    if jobs is not None and place is None:
+        raise ConfigError("--jobs needs --cluster: without one a search runs one trial after another.")
+    if not is_searchable(algorithm):
+        raise ConfigError(
+            f"tune knows a search space for {' and '.join(SPACES)}, not {algorithm!r}.{nearest(algorithm, SPACES)}"
+        )
+    search = Search(optuna, env, algorithm, steps, folder, seed, dict(env_options or {}), report or _silent)
+    return run_search(search, trials, place, jobs)
+
+
+def run_search(search: Search, trials: int, place: Place | None, jobs: int | None) -> Tuning:
+    """Try what is missing, here or on a cluster, and write what was found."""
+    study = search.open_study(trials)
+    missing = trials - len(ended_trials(study))
+    cluster = connect(place) if place is not None and missing > 0 else None
+    if cluster is not None:
+        with cluster:
+            search.report(cluster.describe())
+            run_trials(search, study, trials, cluster, jobs)
+    elif missing > 0:
+        study.optimize(search.objective, n_trials=missing, catch=(Exception,), callbacks=[search.after_trial])
+    complete = [trial for trial in study.trials if trial.state.name == "COMPLETE"]
+    if not complete:
+        errors = [trial.user_attrs["error"] for trial in study.trials if "error" in trial.user_attrs]
+        raise RunError(f"No trial was completed in {search.folder}: {errors[-1] if errors else 'all were pruned.'}")
+    search.write(study)
+    states = [trial.state.name for trial in ended_trials(study)]
+    counts = {
+        "complete": states.count("COMPLETE"),
+        "pruned": states.count("PRUNED"),
+        "failed": states.count("FAIL"),
+    }
+    return Tuning(search.folder / PRESET, search.algorithm, search.env, float(study.best_value), counts)
+
+
+def is_searchable(algorithm: str) -> bool:
+    """Whether there is a search space: the baselines have none, since no ranges have been tried on them."""
+    return algorithm in SPACES or (algorithm in ALGORITHMS and is_outside(ALGORITHMS[algorithm]))
+
+
+def _silent(line: str) -> None: ...
