@@ -7,7 +7,12 @@ import ctypes
 import os
 import signal
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NoReturn
 
+SECONDS_BETWEEN_LOOKS = 0.5
 _PR_SET_PDEATHSIG = 1
 
 
