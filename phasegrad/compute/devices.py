@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from phasegrad.distributed.joining import ALONE, Ranks
+from phasegrad.distributed.ranks import ALONE, Ranks
 from phasegrad.errors import ConfigError
 from phasegrad.machine.processors import own_processors
 

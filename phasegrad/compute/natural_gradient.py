@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from phasegrad.data.minibatches import Minibatch
-from phasegrad.distributed.joining import ALONE, Ranks
+from phasegrad.distributed.ranks import ALONE, Ranks
 from phasegrad.models import FlatParameters
 from phasegrad.models.flat import as_laid_out
 

@@ -22,7 +22,7 @@ from phasegrad.compute.optimizers import Optimizer
 from phasegrad.compute.tracing import Replay
 from phasegrad.config import Config
 from phasegrad.data.minibatches import Minibatch, Minibatches
-from phasegrad.distributed.joining import ALONE, Ranks
+from phasegrad.distributed.ranks import ALONE, Ranks
 from phasegrad.errors import NonFiniteError, PhasegradWarning
 from phasegrad.models import FlatParameters
 from phasegrad.models.modes import TrainingMode, Unrecordable, require_recordable

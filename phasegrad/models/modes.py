@@ -12,7 +12,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from phasegrad.distributed.joining import ALONE, Ranks
+from phasegrad.distributed.ranks import ALONE, Ranks
 
 
 class Unrecordable(Exception):

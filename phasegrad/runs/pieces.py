@@ -15,7 +15,7 @@ import safetensors
 import safetensors.torch
 from torch import Tensor
 
-from phasegrad.distributed.joining import ALONE, Ranks
+from phasegrad.distributed.ranks import ALONE, Ranks
 from phasegrad.errors import DamagedError
 from phasegrad.runs.files import checked_header, read_limited, replace_synced, require_checksum, writing
 from phasegrad.runs.replacing import SEGMENT, SEGMENTS, current, is_unfinished, staged

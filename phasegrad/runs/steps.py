@@ -15,7 +15,7 @@ from phasegrad.runs.files import writing
 
 if TYPE_CHECKING:
     from phasegrad.data.storage import Rollout
-    from phasegrad.distributed.joining import Ranks
+    from phasegrad.distributed.ranks import Ranks
     from phasegrad.distributions import Distribution
 
 STEPS = "steps"
