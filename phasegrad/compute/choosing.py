@@ -53,9 +53,9 @@ def choose_kernels(agent: Algorithm) -> None:
     """
     begun, dense = agent.progress.iteration > 0, agent.flat.is_dense
     agent.actor.compiled = begun and agent.config.compile == "on"
+    ways = {"on": "compiled", "replay": "traced"}
     for stepper in agent.steppers:
-        stepper.replay = begun and dense and agent.config.compile in ("on", "replay")
-        stepper.native = dense and agent.actor.compiled
+        stepper.way = ways.get(agent.config.compile, "plain") if begun and dense else "plain"
 
 
 @contextlib.contextmanager
