@@ -247,32 +247,34 @@ class Recorder:
 SCALARS = {"clip_range": 0.2, "kl_beta": 0.7}
 
 
-def stepped_gradients(algorithm: str, fields: dict[str, Any], replay: bool, native: bool = False) -> dict[str, Any]:
+def stepped_gradients(algorithm: str, fields: dict[str, Any], way: str) -> dict[str, Any]:
     """Of every loss what the optimisers get, minibatch by minibatch, and whose samples [environment, step] it was."""
-    with contextlib.nullcontext() if native else float64():
+    compiled = way == "compiled"
+    with contextlib.nullcontext() if compiled else float64():
         agent = make_agent(algorithm, **fields)
         ranks, config = agent.ranks, agent.config
         rollout = own_part(random_rollout(agent, config.num_envs, agent.flat.data.dtype), ranks)
         found, coefficients = {}, {**config.weights(), **SCALARS}
         for name, (loss, groups, kind) in losses(agent).items():
             stepper = agent.computation.steppers[0]
-            stepper.replay, stepper.native = replay or native, native
+            stepper.way = way
             recorders = {group: Recorder(agent.flat, agent.flat.slices[group]) for group in groups}
-            stepper.optimizers = dict(recorders)
+            for steps in (stepper.plain, stepper.traced, stepper.compiled):
+                steps.optimizers = dict(recorders)
             minibatches: Any = epoch_of_minibatches(
                 rollout, config, agent.generator("minibatches"), agent.device, ranks
             )
             if kind is AuxiliaryBatch:
                 states = BufferedStates(rollout.observations, None, rollout.value_targets, rollout.behaviour_params)
                 minibatches = Minibatches(states, minibatches.indices, agent.device, AuxiliaryBatch)
-            if not native:
+            if not compiled:
                 stepper.epoch(name, loss, minibatches, coefficients, dict.fromkeys(groups, 1e-3))
-            for index in minibatches.indices if native else ():
+            for index in minibatches.indices if compiled else ():
                 one = dataclasses.replace(minibatches, indices=[index])
                 stepper.epoch(name, loss, one, coefficients, dict.fromkeys(groups, 1e-3))
-                assert stepper.native
                 for recorder in recorders.values():
                     recorder.note_compiled()
+            assert stepper.way == way
             samples = [
                 (index % agent.experience.num_envs + agent.experience.first_env, index // agent.experience.num_envs)
                 for index in minibatches.indices

@@ -501,10 +501,9 @@ def test_same_seed_same_bits(env: Any, fields: dict[str, Any]) -> None:
     assert not same(first, small_agent(env, **fields | {"seed": 4}).learn(400))
 
 
-def test_replayed_and_plain_gradients_end_with_the_same_bits() -> None:
+def test_traced_and_plain_gradients_end_with_the_same_bits() -> None:
     plain, traced = (small_agent(compile=how).learn(400) for how in ("off", "replay"))
-    assert traced.stepper.replay
-    assert not plain.stepper.replay
+    assert (traced.stepper.way, plain.stepper.way) == ("traced", "plain")
     assert same(plain, traced)
 
 
@@ -521,7 +520,7 @@ def test_images_train_in_micro_batches() -> None:
             return self.observation_space.sample(), 1.0, False, bool(self.np_random.random() < 0.1), {}
 
     agent = small_agent(Screen, num_envs=2, replay_capacity=80, replay_start=20, torch_threads=1)
-    agent.computation.microbatch = agent.stepper.microbatch = 3  # of 10 samples
+    agent.computation.microbatch = agent.stepper.plain.microbatch = 3  # of 10 samples
     agent.learn(60)
     assert agent.memory.tensors()["observations"].dtype == torch.uint8
     assert all(tensor.isfinite().all() for tensor in agent.tensors().values())

@@ -383,7 +383,7 @@ def test_trpo_on_images_is_the_same_in_micro_batches() -> None:
     untrained = tiny("trpo", Pictures, **small).flat
     for microbatch in (1 << 30, 10):
         agent = tiny("trpo", Pictures, torch_threads=1, **small)
-        agent.computation.microbatch = agent.stepper.microbatch = microbatch  # type: ignore[attr-defined]
+        agent.computation.microbatch = agent.stepper.plain.microbatch = microbatch  # type: ignore[attr-defined]
         rows: list[dict[str, Any]] = []
         agent.learn(24, callback=rows.append)
         assert rows[0]["step_accepted"] == 1
@@ -428,7 +428,7 @@ def test_every_way_to_compute_ends_at_the_same_parameters(name: str, how: str) -
     for agent in (quick, plain):
         agent.learn(180)
     stepper: Any = quick.stepper  # type: ignore[attr-defined]
-    assert stepper.replay or stepper.native, "nothing in these losses defies the tracing"
+    assert stepper.way == {"on": "compiled", "replay": "traced"}[how], "nothing in these losses defies the tracing"
     assert (quick.flat.data - plain.flat.data).norm() < 1e-3 * (plain.flat.data - start).norm()
 
 

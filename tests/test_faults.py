@@ -25,7 +25,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 import phasegrad as pg
 from phasegrad.algorithms.base import Algorithm
 from phasegrad.cli.main import main
-from phasegrad.compute.stepping import Stepper
+from phasegrad.compute.plain import PlainSteps
 from phasegrad.errors import EnvError, NonFiniteError, PhasegradWarning, RunError
 from phasegrad.runs import checkpoint, files, session, stopping
 from phasegrad.runs.directory import RunDirectory
@@ -603,11 +603,9 @@ def test_bad_numbers_of_an_environment_are_found_in_their_iteration(
 
 def test_bad_numbers_of_an_update_are_found_in_their_iteration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     agent = ppo(tmp_path / "run")
-    gradient = Stepper.gradient if hasattr(Stepper, "gradient") else None
-    assert gradient is not None
-    steps = []
+    gradient, steps = PlainSteps.gradient, []
 
-    def poisoned(self: Stepper, *args: Any) -> Any:
+    def poisoned(self: PlainSteps, *args: Any) -> Any:
         steps.append(agent.progress.step)
         flat, metrics = gradient(self, *args)
         if agent.progress.step == 256:
@@ -615,7 +613,7 @@ def test_bad_numbers_of_an_update_are_found_in_their_iteration(tmp_path: Path, m
             flat[0] = float("nan")
         return flat, metrics
 
-    monkeypatch.setattr(Stepper, "gradient", poisoned)
+    monkeypatch.setattr(PlainSteps, "gradient", poisoned)
     with pytest.raises(NonFiniteError, match="policy_grad_norm became NaN or infinite") as error:
         agent.learn(512)
     assert max(steps) == 256, "not an iteration later"

@@ -400,7 +400,7 @@ class Regression:
         self.first, self.second = nn.Linear(3, 1, dtype=dtype), nn.Linear(3, 1, dtype=dtype)
         self.flat = FlatParameters({"policy": list(self.first.parameters()), "value": list(self.second.parameters())})
         self.optimizers = {name: Adam(self.flat, where) for name, where in self.flat.slices.items()}
-        self.stepper = Stepper(self.flat, self.optimizers, max_grad_norm, microbatch, replay=False)
+        self.stepper = Stepper(self.flat, self.optimizers, max_grad_norm, microbatch)
         generator = torch.Generator().manual_seed(1)
         inputs, targets = (torch.randn(shape, generator=generator, dtype=dtype) for shape in ((37, 3), (37,)))
         self.batch = Rows(inputs, targets)

@@ -315,7 +315,7 @@ def test_compiled_and_plain_runs_agree(algorithm: str, space: str, options: dict
             agents[how] = agent.learn(640)
     for how, agent in agents.items():  # else one way would be compared with itself
         assert agent.computation.actor.compiled == (how == "on")
-        assert all(bool(stepper._programs) == (how == "on") for stepper in agent.computation.steppers)
+        assert all(bool(stepper.compiled.programs) == (how == "on") for stepper in agent.computation.steppers)
     fast, plain = agents["on"].flat.data, agents["off"].flat.data
     assert float((fast - plain).norm() / plain.norm()) < 1e-5
     assert agents["on"].progress.recent_returns == pytest.approx(agents["off"].progress.recent_returns)
@@ -406,9 +406,9 @@ def test_a_network_that_is_not_known_still_trains() -> None:
 @needs_compiler
 def test_the_first_iteration_of_a_run_is_plain_and_the_next_is_not() -> None:
     agent = pg.PPO("CartPole-v1", compile="on", **SIZES).learn(64)
-    assert [bool(stepper._programs) for stepper in agent.computation.steppers] == [False]
+    assert [bool(stepper.compiled.programs) for stepper in agent.computation.steppers] == [False]
     agent.learn(128)
-    assert [bool(stepper._programs) for stepper in agent.computation.steppers] == [True]
+    assert [bool(stepper.compiled.programs) for stepper in agent.computation.steppers] == [True]
 
 
 def test_the_setting_is_made_definite(monkeypatch: pytest.MonkeyPatch) -> None:

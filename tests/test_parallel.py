@@ -74,26 +74,24 @@ CASES += [
 def test_the_step_is_down_the_gradient_of_the_whole_minibatch(
     team: work.Team, algorithm: str, fields: dict[str, Any]
 ) -> None:
-    compare_gradients(team, algorithm, fields, replay=False, native=False, tolerance=1e-10)
+    compare_gradients(team, algorithm, fields, way="plain", tolerance=1e-10)
 
 
-def test_replayed_gradients_are_averaged_too(team: work.Team) -> None:
-    compare_gradients(team, "ppo", {"arch": "shared"}, replay=True, native=False, tolerance=1e-10)
-    compare_gradients(team, "ppg", {"arch": "dual"}, replay=True, native=False, tolerance=1e-10)
+def test_traced_gradients_are_averaged_too(team: work.Team) -> None:
+    compare_gradients(team, "ppo", {"arch": "shared"}, way="traced", tolerance=1e-10)
+    compare_gradients(team, "ppg", {"arch": "dual"}, way="traced", tolerance=1e-10)
 
 
 @needs_compiler
 def test_compiled_gradients_are_averaged_too(team: work.Team) -> None:
-    compare_gradients(team, "ppo", {"arch": "dual"}, replay=True, native=True, tolerance=2e-6)
-    compare_gradients(team, "ppg", {"arch": "shared"}, replay=True, native=True, tolerance=2e-6)
+    compare_gradients(team, "ppo", {"arch": "dual"}, way="compiled", tolerance=2e-6)
+    compare_gradients(team, "ppg", {"arch": "shared"}, way="compiled", tolerance=2e-6)
 
 
-def compare_gradients(
-    team: work.Team, algorithm: str, fields: dict[str, Any], replay: bool, native: bool, tolerance: float
-) -> None:
+def compare_gradients(team: work.Team, algorithm: str, fields: dict[str, Any], way: str, tolerance: float) -> None:
     """Against plain autograd over the samples of both processes, gathered from the undivided rollout."""
-    first, second = team.run(work.stepped_gradients, algorithm, fields, replay, native)
-    with contextlib.nullcontext() if native else work.float64():
+    first, second = team.run(work.stepped_gradients, algorithm, fields, way)
+    with contextlib.nullcontext() if way == "compiled" else work.float64():
         agent = work.make_agent(algorithm, **fields)
         rollout = work.random_rollout(agent, agent.config.num_envs, agent.flat.data.dtype)
         for name, (loss, groups, kind) in work.losses(agent).items():

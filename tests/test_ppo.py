@@ -82,14 +82,14 @@ def test_evaluation_depends_on_its_seed_alone() -> None:
         (FACTORIES["dict"], {}),
     ],
 )
-def test_replayed_gradients_are_those_of_autograd(env: Any, fields: dict[str, Any]) -> None:
+def test_traced_gradients_are_those_of_autograd(env: Any, fields: dict[str, Any]) -> None:
     """Over several iterations, so that what a trace must not fix (schedules, normalisers, betas) has changed meanwhile."""
-    replayed, plain = (pg.PPO(env, **SMALL | fields | {"compile": how}) for how in ("replay", "off"))
-    for agent in (replayed, plain):
+    traced, plain = (pg.PPO(env, **SMALL | fields | {"compile": how}) for how in ("replay", "off"))
+    for agent in (traced, plain):
         agent.learn(STEPS)
-    assert not plain.stepper.replay
-    assert replayed.stepper.replay, "nothing in these losses defies the tracing"
-    assert same(replayed, plain)
+    assert plain.stepper.way == "plain"
+    assert traced.stepper.way == "traced", "nothing in these losses defies the tracing"
+    assert same(traced, plain)
 
 
 def test_random_numbers_depend_on_seed_iteration_and_purpose() -> None:

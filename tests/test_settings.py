@@ -10,9 +10,8 @@ from torch import Tensor
 
 import phasegrad as pg
 from phasegrad.algorithms import ALGORITHMS
-from phasegrad.compute import native
-from phasegrad.compute import stepping as optimize
-from phasegrad.compute.stepping import Stepper
+from phasegrad.compute import compiled, native, traced
+from phasegrad.compute.plain import PlainSteps
 from phasegrad.config import FIXED_FIELDS, WEIGHTS
 from phasegrad.errors import ConfigError
 
@@ -76,7 +75,9 @@ def test_a_change_in_a_callback_is_heeded_by_every_way(
     _, plain = trained(name, fields, changes, "off")
     agent, found = trained(name, fields, changes, how)
     _, unchanged = trained(name, fields, {}, "off")
-    assert agent.computation.steppers[0].replay, "nothing in these losses defies the tracing"
+    assert agent.computation.steppers[0].way == {"replay": "traced", "on": "compiled"}[how], (
+        "nothing in these losses defies the tracing"
+    )
     torch.testing.assert_close(found, plain, rtol=1e-3, atol=1e-5)
     assert (plain - unchanged).abs().max() > 1e-4, "the change matters"
 
@@ -88,7 +89,7 @@ def test_a_weight_that_changes_needs_no_new_program_unless_it_is_0(how: str) -> 
     weights = [0.1, 0.1, 0.2, 0.3, 0.0, 0.4]
 
     def callback(row: dict[str, Any]) -> None:
-        counts.append(len(agent.stepper._programs) + len(agent.stepper._replays))
+        counts.append(len(agent.stepper.compiled.programs) + len(agent.stepper.traced.traces))
         agent.config.entropy_coef = weights[row["iteration"] - 1]
         agent.config.learning_rate = 1e-3 / row["iteration"]
 
@@ -127,16 +128,16 @@ def test_what_a_loss_reads_is_given_to_it_or_part_of_its_programs_key(
         pytest.skip("dual only")
     agent = made(name, compile="off", arch=arch)
     noted = agent.config = Noting(agent.config)
-    backward = Stepper._backward
+    gradient = PlainSteps.gradient
 
     def watched(*arguments: Any) -> Any:
         noted.__dict__["noting"] = True
         try:
-            return backward(*arguments)
+            return gradient(*arguments)
         finally:
             noted.__dict__["noting"] = False
 
-    monkeypatch.setattr(Stepper, "_backward", watched)
+    monkeypatch.setattr(PlainSteps, "gradient", watched)
     agent.learn(64 * 3)
     assert noted.names
     known = set(dict(noted.config.read_by_losses())) | FIXED_FIELDS | {"weight", "batch_size"}
@@ -148,9 +149,9 @@ def test_what_a_loss_reads_is_given_to_it_or_part_of_its_programs_key(
 def test_a_shorter_last_rollout_is_not_traced(name: str, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     records: list[int] = []
     counts: list[int] = []
-    for kind in ("Replay", "EpochProgram"):
-        real = getattr(optimize, kind)
-        monkeypatch.setattr(optimize, kind, lambda *given, real=real: (records.append(1), real(*given))[1])
+    for module, kind in ((traced, "Traced"), (compiled, "EpochProgram")):
+        real = getattr(module, kind)
+        monkeypatch.setattr(module, kind, lambda *given, real=real: (records.append(1), real(*given))[1])
     agent = made(name, compile=how)
     agent.learn(64 * 3 + 20, callback=lambda row: counts.append(len(records)))
     assert agent.progress.step == 212

@@ -335,7 +335,7 @@ def test_the_parts_of_a_minibatch_share_one_tape(monkeypatch: pytest.MonkeyPatch
 
     agent = pg.PPG(Pictures, compile="on", arch="detach", n_pi=2, aux_minibatches=1, **SIZES | {"num_minibatches": 1})
     for stepper in agent.computation.steppers:
-        stepper.microbatch = 24
+        stepper.plain.microbatch = 24
     monkeypatch.setattr(Trunk, "take_tape", take_tape)
     agent.learn(256)
     of_parts = [tape.data_ptr() for tape in taken if len(tape) == 24]

@@ -24,6 +24,7 @@ from phasegrad.models.encoders import OWN_ENCODERS, ImageEncoder
 from phasegrad.models.modes import TrainingMode
 
 WORTH_COMPILING = 20_000  # environment steps of a run: a shorter one is over before a second of compiling is repaid
+WAYS = {"on": "compiled", "replay": "traced", "off": "plain", "auto": "plain"}
 DESCRIPTIONS = {"on": "compiled", "replay": "traced kernels", "off": "plain kernels"}
 SMALL_BATCH, ANY_BATCH = 256, 1 << 30  # samples that go through a network together: large observations fill the cache
 MOST_AT_ONCE = 1 << 16  # samples of a pass without gradients
@@ -110,11 +111,9 @@ class Computation:
 
         Tracing makes torch import its own compiler, for seconds in which nothing would be seen of the run.
         """
-        dense = self.flat.is_dense
         self.actor.compiled = begun and self.config.compile == "on"
         for stepper in self.steppers:
-            stepper.replay = begun and dense and self.config.compile in ("on", "replay")
-            stepper.native = dense and self.actor.compiled
+            stepper.way = WAYS[self.config.compile] if begun and self.flat.is_dense else "plain"
 
     @contextlib.contextmanager
     def compiled_encoders(self) -> Iterator[None]:

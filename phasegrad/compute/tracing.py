@@ -1,6 +1,6 @@
-"""Small networks spend their time in autograd and dispatch, not in kernels: trace a gradient once, then replay it.
+"""Small networks spend their time in autograd and dispatch, not in kernels: trace a gradient once, then call its kernels.
 
-`Replay` records the plain tensor operations behind a function of tensors (its gradient included), tidies the record
+`Traced` records the plain tensor operations behind a function of tensors (its gradient included), tidies the record
 (views of parameters are taken once, constants are folded, repeated work is shared) and turns it into one flat Python
 function that calls the kernels directly. It needs no compiler and computes the same numbers. Parameters are read in
 place: the record stays valid while they change, not when they are replaced.
@@ -25,13 +25,13 @@ FILLS = {"ones_like", "zeros_like", "full_like", "zeros", "ones", "full", "scala
 NO_WORK = {"detach", "alias", "lift_fresh_copy"}
 
 
-class Replay:
+class Traced:
     """`function(*tensors) -> list of tensors`, traced at `examples`; later calls must keep their shapes and dtypes."""
 
     def __init__(self, function: Callable[..., Sequence[Tensor]], examples: Sequence[Tensor]) -> None:
         self.source, scope = _source(*record(function, examples))
-        exec(compile(self.source, "<replay>", "exec"), scope)  # written above from the recorded operations alone
-        self._run: Callable[..., list[Tensor]] = scope["replay"]
+        exec(compile(self.source, "<traced>", "exec"), scope)  # written above from the recorded operations alone
+        self._run: Callable[..., list[Tensor]] = scope["traced"]
 
     def __call__(self, *inputs: Tensor) -> list[Tensor]:
         return self._run(*inputs)
@@ -166,7 +166,7 @@ def _source(graph: fx.Graph, fixed: dict[fx.Node, Any]) -> tuple[str, dict[str, 
             spelt = [spell(argument) for argument in arguments]
             spelt += [f"{key}={spell(value)}" for key, value in keywords.items()]
             lines.append(f"    {node.name} = {name}({', '.join(spelt)})")
-    return "\n".join([f"def replay({', '.join(inputs)}):", *lines, f"    return {result}", ""]), scope
+    return "\n".join([f"def traced({', '.join(inputs)}):", *lines, f"    return {result}", ""]), scope
 
 
 def needed_nodes(graph: fx.Graph, fixed: dict[fx.Node, Any]) -> set[fx.Node]:
