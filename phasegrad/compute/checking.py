@@ -15,15 +15,20 @@ from torch import Tensor
 
 from phasegrad.models import FlatParameters
 
-# How far the second point is: what a layer puts out changes by about this share of what it takes in. The probability
-# ratios of the library's networks then lie between 0.5 and 2, on both sides of any usual clip range.
-FAR = 0.3
-# A sample within a rounding of a clip's or a ReLU's boundary may fall to either side of it, and its whole gradient with
-# it. That is chance and passes with other parameters, where a fault in the code stays.
-TRIES = 3
+# How far the second point is: what a layer puts out changes by about twice what it takes in. Of 40 such points for each
+# of the library's distributions, 39 or more had probability ratios on both sides of a clip range of 0.2.
+FAR = 2.0
 NEARBY = 1e-3  # where the first point is, from the second try on
-ROUNDINGS = 10  # of parameters and inputs, whose effect counts as no difference
+# A sample within a rounding of a clip's or a ReLU's boundary may fall to either side of it, and its whole gradient with
+# it. That is chance, and rare. A fault in the code shows at most points: so a difference is looked at again at others.
+TRIES = 5
+ROUNDINGS = (
+    10  # of parameters and inputs, whose effect counts as no difference: the arithmetic itself has about as many
+)
+PROBES = 2  # of that effect
 LOOSER = 10  # for metrics: each is one mean, whose terms may cancel, where a gradient's norm is of many
+
+Function = Callable[..., list[Tensor]]
 
 
 class Disagreement(Exception):
@@ -32,72 +37,81 @@ class Disagreement(Exception):
 
 @dataclass
 class _Point:
-    """What the code and autograd find at one point, and autograd again after a rounding of all it is given."""
+    """What the code and autograd find at one point, and autograd again after roundings of all that it is given."""
 
     found: list[Tensor]
     wanted: list[Tensor]
-    rounded: list[Tensor]
+    rounded: list[list[Tensor]]
 
 
 def require_agreement(
-    found: Callable[..., list[Tensor]],
-    wanted: Callable[..., list[Tensor]],
+    found: Function,
+    wanted: Function,
     minibatches: Sequence[Sequence[Tensor]],
     flat: FlatParameters,
     metrics: list[str],
     tolerance: float,
 ) -> None:
-    """Raise `Disagreement` unless two functions to [flat gradient, *metrics] agree at each of two minibatches' inputs.
+    """Raise `Disagreement` unless two functions to [flat gradient, *metrics] agree on two minibatches' inputs.
 
     Every parameter's gradient is measured by its own norm and its own largest entry, and every metric by itself, so that
     a small one is not lost beside a large one. `tolerance` is a share of the larger of the two points' norms: at one of
     them a quantity may vanish, and be rounding alone. `metrics` are the metrics' names, known after the first call.
     """
-    difference = ""
-    for attempt in range(TRIES):
-        draw = torch.Generator().manual_seed(attempt)
-        first, second = minibatches
+
+    def differences(attempt: int, draw: torch.Generator) -> list[str]:
+        distances = (NEARBY if attempt else 0.0, FAR)
         points = [
-            _computed(found, wanted, first, flat, NEARBY if attempt else 0.0, draw),
-            _computed(found, wanted, second, flat, FAR, draw),
+            _computed(found, wanted, inputs, flat, distance, draw)
+            for inputs, distance in zip(minibatches, distances, strict=True)
         ]
         groups = [_group_of(flat, start) for _, start in flat.places]
         names = [f"the {group} gradient" for group in groups] + [f"the metric {name}" for name in metrics]
-        difference = _first_difference(names, points, tolerance)
-        if not difference:
-            return
-    raise Disagreement(f"its self-check failed: {difference}")
+        shares = [tolerance] * len(groups) + [LOOSER * tolerance] * len(metrics)
+        return _differences(names, shares, points)
+
+    _require_no_lasting(differences)
 
 
 def require_same_outputs(
-    found: Callable[..., list[Tensor]],
-    wanted: Callable[..., list[Tensor]],
-    inputs: Sequence[Tensor],
-    parameters: Sequence[Tensor],
+    found: Function, wanted: Function, inputs: Sequence[Tensor], parameters: Sequence[Tensor]
 ) -> None:
     """Raise `Disagreement` unless two functions have the same outputs, with parameters as they are and moved.
 
     A new policy's head is near 0 and hides what comes before it. A sampled choice may fall to the other side of a
-    boundary, but not at every try.
+    boundary, but not at most points.
     """
-    difference = ""
-    for attempt in range(TRIES):
-        draw = torch.Generator().manual_seed(attempt)
-        difference = ""
+
+    def differences(attempt: int, draw: torch.Generator) -> list[str]:
+        result = []
         for distance in (NEARBY if attempt else 0.0, FAR):
             with displaced(parameters, offsets(parameters, distance, draw)):
-                for mine, theirs in zip(found(*inputs), wanted(*inputs), strict=True):
-                    if not torch.allclose(mine.double(), theirs.double(), rtol=1e-4, atol=1e-5):
-                        error = float((mine.double() - theirs.double()).abs().max())
-                        difference = f"an output is off by {error:.1e}"
-        if not difference:
-            return
-    raise Disagreement(f"its self-check failed: {difference}")
+                pairs = [
+                    (mine.double(), theirs.double())
+                    for mine, theirs in zip(found(*inputs), wanted(*inputs), strict=True)
+                ]
+            errors = [float((a - b).abs().max()) for a, b in pairs if not torch.allclose(a, b, rtol=1e-4, atol=1e-5)]
+            result.append(f"an output is off by {errors[0]:.1e}" if errors else "")
+        return result
+
+    _require_no_lasting(differences)
+
+
+def _require_no_lasting(differences: Callable[[int, torch.Generator], list[str]]) -> None:
+    """Raise unless what differs at a point, if anything, is gone at most of its neighbours."""
+    tries = [differences(0, torch.Generator().manual_seed(0))]
+    if not any(tries[0]):
+        return
+    tries += [differences(attempt, torch.Generator().manual_seed(attempt)) for attempt in range(1, TRIES)]
+    for at_point in zip(*tries, strict=True):
+        seen = [difference for difference in at_point if difference]
+        if len(seen) > TRIES // 2:
+            raise Disagreement(f"its self-check failed: {seen[0]}")
 
 
 def _computed(
-    found: Callable[..., list[Tensor]],
-    wanted: Callable[..., list[Tensor]],
+    found: Function,
+    wanted: Function,
     inputs: Sequence[Tensor],
     flat: FlatParameters,
     distance: float,
@@ -105,35 +119,37 @@ def _computed(
 ) -> _Point:
     parameters = [parameter for parameter, _ in flat.places]
 
-    def pieces(function: Callable[..., list[Tensor]], given: Sequence[Tensor]) -> list[Tensor]:
+    def pieces(function: Function, given: Sequence[Tensor]) -> list[Tensor]:
         gradient, *metrics = (result.detach() for result in function(*given))
         own = [gradient[start : start + parameter.numel()] for parameter, start in flat.places]
         return [piece.clone() for piece in (*own, *metrics)]
 
-    for size in (distance, distance / 10, distance / 100):  # a ratio or KL that overflows tells nothing
+    def rounded() -> list[Tensor]:
+        with displaced(parameters, [_rounding(parameter.detach(), draw) for parameter in parameters]):
+            return pieces(wanted, [given + _rounding(given, draw) for given in inputs])
+
+    for size in (distance, distance / 10, distance / 100):  # where a ratio or KL overflows nothing is seen
         with displaced(parameters, offsets(parameters, size, draw)):
             theirs = pieces(wanted, inputs)
-            if size > distance / 50 and not all(bool(piece.isfinite().all()) for piece in theirs):
-                continue
-            with torch.no_grad():
-                mine = pieces(found, inputs)
-            with displaced(parameters, [_rounding(parameter.detach(), draw) for parameter in parameters]):
-                return _Point(mine, theirs, pieces(wanted, [given + _rounding(given, draw) for given in inputs]))
-    raise AssertionError
+            if all(bool(piece.isfinite().all()) for piece in theirs):
+                with torch.no_grad():
+                    mine = pieces(found, inputs)
+                return _Point(mine, theirs, [rounded() for _ in range(PROBES)])
+    raise Disagreement("the gradient is not finite")
 
 
-def _first_difference(names: Sequence[str], points: Sequence[_Point], tolerance: float) -> str:
-    """Where two points' results differ by more than floating-point arithmetic explains; empty where they do not."""
-    for place, name in enumerate(names):
-        for measure in (torch.linalg.vector_norm, lambda piece: piece.abs().max()):
-            scale = max(float(measure(point.wanted[place])) for point in points)
-            for point in points:
-                error = float(measure(point.found[place] - point.wanted[place]))
-                rounding = float(measure(point.rounded[place] - point.wanted[place]))
-                share = tolerance * (LOOSER if name.startswith("the metric") else 1)
-                if not error <= share * scale + ROUNDINGS * rounding:  # true for NaN too
-                    return f"{name} is off by {error:.1e} of {scale:.1e}"
-    return ""
+def _differences(names: Sequence[str], shares: Sequence[float], points: Sequence[_Point]) -> list[str]:
+    """For each point the first result that is further off than floating-point arithmetic explains; else nothing."""
+    result = [""] * len(points)
+    for place, (name, share) in enumerate(zip(names, shares, strict=True)):
+        for size in (torch.linalg.vector_norm, lambda piece: piece.abs().max()):
+            scale = max(float(size(point.wanted[place])) for point in points)
+            for number, point in enumerate(points):
+                error = float(size(point.found[place] - point.wanted[place]))
+                rounding = max(float(size(rounded[place] - point.wanted[place])) for rounded in point.rounded)
+                if not error <= share * scale + rounding:  # true for NaN too
+                    result[number] = result[number] or f"{name} is off by {error:.1e} of {scale:.1e}"
+    return result
 
 
 def _group_of(flat: FlatParameters, start: int) -> str:
@@ -141,11 +157,11 @@ def _group_of(flat: FlatParameters, start: int) -> str:
 
 
 def _rounding(tensor: Tensor, draw: torch.Generator) -> Tensor:
-    """About a rounding of each entry, to be added; 0 where there are no fractions."""
+    """What some roundings may do to each entry, to be added; 0 where there are no fractions."""
     if not tensor.is_floating_point():
         return torch.zeros_like(tensor)
     noise = torch.randn(tensor.shape, generator=draw, dtype=tensor.dtype).to(tensor.device)
-    return tensor.nan_to_num(0.0, 0.0, 0.0) * noise * torch.finfo(tensor.dtype).eps
+    return tensor.nan_to_num(0.0, 0.0, 0.0) * noise * (ROUNDINGS * torch.finfo(tensor.dtype).eps)
 
 
 def offsets(parameters: Sequence[Tensor], distance: float, draw: torch.Generator) -> list[Tensor]:
