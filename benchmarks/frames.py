@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from phasegrad.bench import product_gflops
-from phasegrad.compute.native import compile_trunk
+from phasegrad.compute.native import compile_convolutions
 from phasegrad.models.encoders import ImageEncoder, ImpalaCNN, NatureCNN
 
 
@@ -37,18 +37,18 @@ def measure(name: str, batch: int, repeats: int) -> dict[str, object]:
     torch.manual_seed(1)
     encoder = ENCODERS[name]()
     frames = torch.randint(0, 256, (batch, *(encoder.image_shape[i] for i in (1, 2, 0))), dtype=torch.uint8)
-    trunk = compile_trunk(encoder)
+    trunk = compile_convolutions(encoder)
 
     def usual() -> Tensor:
         pixels = frames.permute(0, 3, 1, 2).contiguous().float() / 255
         return F.relu(encoder.dense(encoder.layers(pixels)))
 
     def channels_last() -> Tensor:
-        encoder.trunk = None
+        encoder.compiled_layers = None
         return encoder(frames)
 
     def compiled() -> Tensor:
-        encoder.trunk = trunk
+        encoder.compiled_layers = trunk
         return encoder(frames)
 
     with FlopCounterMode(display=False) as counter:

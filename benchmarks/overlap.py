@@ -13,7 +13,7 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from phasegrad.compute.native import compile_trunk
+from phasegrad.compute.native import compile_convolutions
 from phasegrad.models.encoders import NatureCNN
 
 ENVS, THREADS = 8, 2
@@ -32,8 +32,8 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(THREADS)
     encoder = NatureCNN(gym.spaces.Box(0, 255, (4, 84, 84), np.uint8))
-    encoder.trunk = compile_trunk(encoder)
-    encoder.trunk.hold(True)
+    encoder.compiled_layers = compile_convolutions(encoder)
+    encoder.compiled_layers.hold(True)
     random = np.random.default_rng(1)
 
     def act(frames: np.ndarray) -> np.ndarray:

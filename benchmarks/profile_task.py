@@ -12,8 +12,8 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from phasegrad.algorithms import ALGORITHMS
 from phasegrad.bench import TASKS, parsed
+from phasegrad.compute.native.convolutions import CompiledConvolutions
 from phasegrad.compute.native.program import EpochProgram, Program
-from phasegrad.compute.native.trunk import Trunk
 from phasegrad.data.collecting import Collector
 
 
@@ -41,8 +41,8 @@ def main() -> None:
     for owner, method, name in (
         (EpochProgram, "run", "compiled: an epoch of minibatches"),
         (Program, "run", "compiled: an acting step"),
-        (Trunk, "run_forward", "compiled: convolutions forward"),
-        (Trunk, "run_backward", "compiled: convolutions backward"),
+        (CompiledConvolutions, "run_forward", "compiled: convolutions forward"),
+        (CompiledConvolutions, "run_backward", "compiled: convolutions backward"),
         (Collector, "collect", "collecting (Python)"),
     ):
         named(owner, method, name)

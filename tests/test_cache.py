@@ -385,3 +385,23 @@ def test_a_program_is_opened_once_in_a_process(monkeypatch: pytest.MonkeyPatch) 
     for _ in range(3):
         Mover(torch.zeros(3), [])
     assert len(places) == 1
+
+
+@needs_compiler
+def test_debug_shows_all_the_compiler_says(tmp_path: Path) -> None:
+    """A compiler that works until it is given a program of the library's."""
+    refuses = tmp_path / "refuses"
+    refuses.write_text(
+        '#!/bin/sh\nfor a in "$@"; do case "$a" in *.c) grep -q "float probe" "$a" || '
+        '{ echo "program.c:7: error: a first" >&2; echo "note: and more" >&2; exit 1; };; esac; done\n'
+        f'exec {build.compiler()} "$@"\n'
+    )
+    refuses.chmod(0o700)
+    command = [sys.executable, "-m", "phasegrad", "train", "ppo", "--env", "CartPole-v1", "--num-envs", "4", "--quiet"]
+    command += ["--num-steps", "32", "--total-steps", "256", "--compile", "on", "--run-dir", str(tmp_path / "run")]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "CC": str(refuses)}
+    for options, shown in (([], False), (["--debug", "--overwrite"], True)):
+        done = subprocess.run([*command, *options], env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        assert "without compiled code: the compiler failed: program.c:7: error: a first\n" in done.stderr
+        assert ("note: and more" in done.stderr) == shown

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import warnings
 from collections.abc import Callable, Sequence
@@ -19,8 +20,9 @@ from phasegrad.algorithms import ALGORITHMS
 from phasegrad.compute import compiled, native
 from phasegrad.compute.checking import FAR, Disagreement, displaced, offsets, require_agreement
 from phasegrad.compute.compiled import CompiledSteps
+from phasegrad.compute.native import emit
 from phasegrad.compute.native import program as programs
-from phasegrad.compute.native.emit import POINTWISE, Emitter
+from phasegrad.compute.native.pointwise import POINTWISE
 from phasegrad.compute.plain import PlainSteps
 from phasegrad.compute.recording import CannotCompute, made_by_all
 from phasegrad.compute.traced import TracedSteps
@@ -54,8 +56,14 @@ def way_after(agent: Any, iterations: int = 3) -> str:
     """The way that an agent's updates are computed in the end."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PhasegradWarning)
-        agent.learn(agent.iteration_steps() * agent.config.num_envs * iterations)
+        agent.learn(steps_of(agent) * iterations)
     return agent.stepper.way
+
+
+def steps_of(agent: Any) -> int:
+    """Environment steps of an iteration."""
+    config = agent.config
+    return int(config.num_steps * getattr(config, "updates_per_iteration", 1) * config.num_envs)
 
 
 # The self-check finds faults
@@ -69,16 +77,17 @@ def former_check(found: Any, wanted: Any, minibatches: Any, *_: Any) -> None:
 
 
 def without_upper_clip(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = Emitter._expression
+    real = emit.written
 
-    def wrong(self: Emitter, name: str, *rest: Any) -> str:
-        return "({0} < {1} ? {1} : {0})" if name == "clamp" else real(self, name, *rest)
+    def wrong(name: str, result: torch.dtype, arguments: Any, options: Any) -> Any:
+        return real(name, result, arguments[:2] if name == "clamp" else arguments, options)
 
-    monkeypatch.setattr(Emitter, "_expression", wrong)
+    monkeypatch.setattr(emit, "written", wrong)
 
 
 def with_gradient_beyond_the_clip(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(POINTWISE, "logical_and", "{0}")  # of: within the lower bound, within the upper bound
+    first = dataclasses.replace(POINTWISE["logical_and"], expression="{0}")
+    monkeypatch.setitem(POINTWISE, "logical_and", first)  # of: within the lower bound, within the upper bound
 
 
 def without_kl(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,7 +228,7 @@ def test_the_second_point_is_off_policy_on_both_sides_of_the_clip(space: str, si
     ratio = (agent.distribution.log_prob(params, batch.actions) - batch.old_log_probs).exp()
     assert (ratio > 1.2).any()
     assert (ratio < 0.8).any()
-    assert 0.01 < agent.distribution.kl(batch.old_params, params).mean() < 100
+    assert 0.01 < agent.distribution.kl(batch.behaviour_params, params).mean() < 100
 
 
 # And raises no false alarm
@@ -248,8 +257,8 @@ def test_ordinary_losses_pass(name: str, space: str, fields: dict[str, Any], how
     agent = made(name, env, compile=how, **fields)
     with warnings.catch_warnings():
         warnings.simplefilter("error", PhasegradWarning)
-        agent.learn(agent.iteration_steps() * 4 * 3)
-    assert {stepper.way for stepper in agent.steppers} == {"compiled" if how == "on" else "traced"}
+        agent.learn(steps_of(agent) * 3)
+    assert {stepper.way for stepper in agent.computation.steppers} == {"compiled" if how == "on" else "traced"}
 
 
 def with_gradients(function: Callable[..., list[Tensor]]) -> Callable[..., list[Tensor]]:
@@ -291,7 +300,7 @@ def test_an_epoch_is_compiled_as_a_whole_or_not_at_all(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(compiled, "EpochProgram", failing)
     plain, other = (made("ppo", compile=how, num_minibatches=3) for how in ("off", "on"))
-    other.actor.compiled = False
+    other.computation.actor.compiled = False
     plain.learn(192)
     with pytest.warns(PhasegradWarning, match="without compiled code: it cannot be"):
         other.learn(192)
@@ -324,7 +333,7 @@ def captured(agent: Any) -> dict[str, tuple[Any, Any, dict[str, float]]]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(PlainSteps, "gradient", watched)
-        agent.learn(agent.progress.step + agent.iteration_steps() * agent.config.num_envs)
+        agent.learn(agent.progress.step + steps_of(agent))
     return found
 
 
@@ -361,7 +370,7 @@ def test_every_float_that_changes_changes_the_gradient_of_every_way(name: str, o
     agent.flat.data.add_(moves[0])
     for field, (first, _) in VALUES.items():
         if hasattr(config, field):
-            setattr(config, field, first)
+            config.settle(**{field: first})
 
     def gradients() -> dict[str, list[Tensor]]:
         found = {}
@@ -383,7 +392,7 @@ def test_every_float_that_changes_changes_the_gradient_of_every_way(name: str, o
         high = described.metadata["high"]
         if field == "kl_target" and objective != "kl":
             continue  # refused
-        setattr(config, field, VALUES.get(field, (0, 0.3 * high if high else 1.3 * value + 0.05))[1])
+        config.settle(**{field: VALUES.get(field, (0, 0.3 * high if high else 1.3 * value + 0.05))[1]})
         after = gradients()
         if any((after[kind][0] - before[kind][0]).norm() > 1e-4 * before[kind][0].norm() for kind in losses):
             matter.add(field)

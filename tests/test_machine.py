@@ -80,7 +80,11 @@ def test_tests_skip_with_the_sentence_where_procgen_lacks_something(tmp_path: Pa
 
 def test_without_a_compiler_tests_of_compiled_code_skip_and_the_others_pass(tmp_path: Path) -> None:
     several = ("test_compiled_gradients_are_averaged_too", "test_every_algorithm_keeps_its_processes_alike[ppg-dual]")
-    chosen = ["tests/test_native.py", "tests/test_trunk.py", *(f"tests/test_parallel.py::{name}" for name in several)]
+    chosen = [
+        "tests/test_native.py",
+        "tests/test_convolutions.py",
+        *(f"tests/test_parallel.py::{name}" for name in several),
+    ]
     report = run_tests(without(tmp_path, compiler=True), tmp_path, *chosen)
     assert re.search(r"tests/test_parallel.py:\d+: there is no C compiler on this machine", report)
 

@@ -6,6 +6,7 @@ parsing.py knows the options; training.py, playing.py and looking.py do what is 
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -56,6 +57,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(arguments: Sequence[str] | None) -> int:
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in arguments
+    if debug:
+        logging.basicConfig(format="%(name)s: %(message)s")
+        logging.getLogger("phasegrad").setLevel(logging.DEBUG)
     try:
         register_told()
         options = parse(arguments)

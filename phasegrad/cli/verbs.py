@@ -104,7 +104,9 @@ def build_parser() -> Parser:
     def verb(name: str, help: str) -> Parser:
         epilog = "examples:\n" + "\n".join(f"  {example}" for example in EXAMPLES[name])
         sub: Parser = verbs.add_parser(name, help=help, description=help, epilog=epilog)
-        sub.add_argument("--debug", action="store_true", help="show the traceback of an error")
+        sub.add_argument(
+            "--debug", action="store_true", help="show the traceback of an error, and what a compiler says"
+        )
         return sub
 
     _add_training(verb)

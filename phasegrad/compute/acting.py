@@ -66,13 +66,16 @@ class Actor:
 
     def _hold_weights(self, held: bool) -> None:
         for module in self.model.modules():
-            if isinstance(module, ImageEncoder) and module.trunk is not None:
-                module.trunk.hold(held)
+            if isinstance(module, ImageEncoder) and module.compiled_layers is not None:
+                module.compiled_layers.hold(held)
 
     def _only_dense_is_left(self) -> bool:
         """Whether all convolutions of the policy, if any, are compiled on their own."""
         theirs = {
-            id(p) for image in self._images.values() if image.trunk is not None for p in image.layers.parameters()
+            id(p)
+            for image in self._images.values()
+            if image.compiled_layers is not None
+            for p in image.layers.parameters()
         }
         return all(p.dim() < 4 or id(p) in theirs for p in self.model.policy_encoder.parameters())
 

@@ -123,15 +123,15 @@ class Computation:
             for encoder in encoders:
                 failure: Exception | None = None
                 try:
-                    encoder.trunk = native.compile_trunk(encoder)
+                    encoder.compiled_layers = native.compile_convolutions(encoder)
                 except Exception as error:  # a network that is not known here still trains
                     failure = error
                 if self.ranks.any(failure is not None):  # all processes take the same way
-                    encoder.trunk = None
+                    encoder.compiled_layers = None
                     reason = failure or "another process cannot compile them"
                     warnings.warn(f"Convolutions run without compiled code: {reason}", PhasegradWarning, stacklevel=4)
         try:
             yield
         finally:
             for encoder in encoders:
-                encoder.trunk = None
+                encoder.compiled_layers = None

@@ -83,14 +83,15 @@ class _Tidier:
         name, source = operation_name(node), node.args[0] if node.args else None
         if not isinstance(source, fx.Node):
             return None
-        if name in NO_WORK or (name == "pow" and node.args[1] == 1):
+        if (name in NO_WORK or (name == "pow" and node.args[1] == 1)) and _same_type(node, source):
             return source
         if name == "t" and operation_name(source) == "t" and isinstance(source.args[0], fx.Node):
             return source.args[0]
         if name in ("view", "expand"):
             before, after = source.meta.get("val"), node.meta.get("val")
             if isinstance(before, Tensor) and isinstance(after, Tensor):
-                return source if (before.shape, before.stride()) == (after.shape, after.stride()) else None
+                same = (before.shape, before.stride(), before.dtype) == (after.shape, after.stride(), after.dtype)
+                return source if same else None
         if name == "add" and len(node.args) == 2 and not node.kwargs:  # a term whose weight is 0
             for term, other in (node.args, node.args[::-1]):
                 if isinstance(other, fx.Node) and self._is_zero(term) and _same_shape(node, other):
@@ -122,8 +123,18 @@ def _shaped_like(node: fx.Node) -> Tensor:
 
 
 def _same_shape(node: fx.Node, other: fx.Node) -> bool:
+    """Whether two values have one shape and one type of numbers."""
     mine, theirs = node.meta.get("val"), other.meta.get("val")
-    return isinstance(mine, Tensor) and isinstance(theirs, Tensor) and mine.shape == theirs.shape
+    return (
+        isinstance(mine, Tensor)
+        and isinstance(theirs, Tensor)
+        and (mine.shape, mine.dtype) == (theirs.shape, theirs.dtype)
+    )
+
+
+def _same_type(node: fx.Node, other: fx.Node) -> bool:
+    mine, theirs = node.meta.get("val"), other.meta.get("val")
+    return not isinstance(mine, Tensor) or not isinstance(theirs, Tensor) or mine.dtype == theirs.dtype
 
 
 def _key(value: Any) -> Any:

@@ -51,7 +51,7 @@ class MLP(Encoder):
 
 
 class CompiledLayers(Protocol):
-    """The layers of an image encoder as machine code (native/trunk.py)."""
+    """The layers of an image encoder as machine code (compute/native/convolutions.py)."""
 
     def __call__(self, frames: Tensor) -> Tensor: ...
 
@@ -69,7 +69,7 @@ class ImageEncoder(Encoder):
         self.channels_first = channels_first(space)
         shape = space.shape
         self.image_shape = tuple(shape) if self.channels_first else (shape[2], shape[0], shape[1])
-        self.trunk: CompiledLayers | None = None  # while an agent trains
+        self.compiled_layers: CompiledLayers | None = None  # while an agent trains
 
     @property
     def layers(self) -> nn.Sequential:
@@ -78,8 +78,8 @@ class ImageEncoder(Encoder):
 
     def flat_features(self, observation: Tensor) -> Tensor:
         """What the layers make of the images, [B, width]."""
-        if self.trunk is not None and observation.dtype == torch.uint8 and observation.device.type == "cpu":
-            return self.trunk(observation)
+        if self.compiled_layers is not None and observation.dtype == torch.uint8 and observation.device.type == "cpu":
+            return self.compiled_layers(observation)
         features: Tensor = self.layers(self.pixels(observation))
         return features
 

@@ -16,7 +16,7 @@ from phasegrad.distributed.ranks import ALONE, Ranks
 
 
 class Unrecordable(Exception):
-    """What a network does in a call that replaying its recorded operations would not do again."""
+    """What a network does in a call that a record of its operations would not do again."""
 
 
 class TrainingMode:

@@ -149,9 +149,9 @@ def require_fit(file: Path, wanted: Mapping[str, Tensor], prefix: str = "") -> N
 def restore(trainer: Trainer, path: Path, state: Mapping[str, Any]) -> None:
     """Fill `trainer` with a checkpoint's tensors and counters; refuses what does not fit it, before anything is changed."""
     mine = trainer.tensors()
-    room = sum(tensor.numel() * tensor.element_size() for tensor in mine.values()) + ROOM_FOR_HEADER
+    most = sum(tensor.numel() * tensor.element_size() for tensor in mine.values()) + ROOM_FOR_HEADER
     file = current(path / TENSORS, state.get("sha256"))
-    payload = read_limited(file, room)
+    payload = read_limited(file, most)
     if hashlib.sha256(payload).hexdigest() != state.get("sha256"):
         raise DamagedError(f"{file} is damaged: its checksum does not match.")
     require_fit(file, mine)

@@ -277,7 +277,7 @@ def _holds_save(folder: Path) -> bool:
 
 
 def _aside(checkpoint: Path) -> Path:
-    """Where a damaged checkpoint is kept, for people to look at."""
+    """Where a damaged checkpoint is kept to be looked at."""
     place = checkpoint.with_name(f"damaged-{checkpoint.name}")
     count = 2
     while place.exists():

@@ -6,7 +6,7 @@
     build.py      the system's compiler
     cache.py      the folder of what it built
     program.py    compiled programs: acting, and whole epochs of minibatches
-    trunk.py      the convolutions of an image encoder, an image at a time; trunk_source.py writes them
+    convolutions.py   the convolutions of an image encoder, an image at a time; convolution_source.py writes them
 
 What the compiler is for: a minibatch of a 64-64 network is a hundred kernels of a microsecond each, and every way of
 calling them one by one costs more than they do. Where there is no compiler, or a graph holds an operation that is not
@@ -14,7 +14,7 @@ known here, the caller does without.
 """
 
 from phasegrad.compute.native.build import compiler
+from phasegrad.compute.native.convolutions import compile_convolutions
 from phasegrad.compute.native.program import EpochProgram, Program, Unsupported
-from phasegrad.compute.native.trunk import compile_trunk
 
-__all__ = ["EpochProgram", "Program", "Unsupported", "compile_trunk", "compiler"]
+__all__ = ["EpochProgram", "Program", "Unsupported", "compile_convolutions", "compiler"]

@@ -44,9 +44,9 @@ class Emitter:
                 self.values[node] = view
             else:
                 self.values[node] = self._emit(node)
-            for room in last_use.get(place, ()):
-                if room in self.values:
-                    self._give_back(room, order, place)
+            for slot in last_use.get(place, ()):
+                if slot in self.values:
+                    self._give_back(slot, order, place)
         self.outputs: list[View] = []
         for index, node in enumerate(results):
             view = self.value(node)
@@ -71,12 +71,12 @@ class Emitter:
         return ends
 
     def _give_back(self, node: fx.Node, order: list[fx.Node], place: int) -> None:
-        """Free the rooms that no living value looks into."""
-        mine = {view.room for view in _views(self.values.pop(node))} - {-1}
+        """Free the slots that no living value looks into."""
+        mine = {view.slot for view in _views(self.values.pop(node))} - {-1}
         for value in self.values.values():
-            mine -= {view.room for view in _views(value)}
-        for room in mine:
-            self.workspace.give_back(room)
+            mine -= {view.slot for view in _views(value)}
+        for slot in mine:
+            self.workspace.give_back(slot)
 
     # Values
 
@@ -95,18 +95,18 @@ class Emitter:
             self.external.append(tensor)
         return view_of(f"((const {C_TYPES.get(tensor.dtype)} *)external[{known}])", tensor)
 
-    def room(self, shape: Sequence[int], dtype: torch.dtype) -> View:
+    def allocate(self, shape: Sequence[int], dtype: torch.dtype) -> View:
         if dtype not in C_TYPES:
             raise Unsupported(f"numbers of type {dtype}")
         view = View("", dtype, tuple(shape), dense_strides(shape))
-        room = self.workspace.take(view.size * torch.empty((), dtype=dtype).element_size())
-        return View(self.workspace.pointer(room, view.c_type), dtype, view.shape, view.strides, 0, room)
+        slot = self.workspace.take(view.size * torch.empty((), dtype=dtype).element_size())
+        return View(self.workspace.pointer(slot, view.c_type), dtype, view.shape, view.strides, 0, slot)
 
     def dense(self, view: View) -> View:
         """The same elements one after another, copied where they are not."""
         if view.is_dense:
             return view
-        copied = self.room(view.shape, view.dtype)
+        copied = self.allocate(view.shape, view.dtype)
         self.loops(copied, "{0}", [view])
         return copied
 
@@ -149,7 +149,7 @@ class Emitter:
             SPECIAL[name].check(name, example, arguments)
             return SPECIAL[name].emit(self, example, *arguments, **node.kwargs)
         expression, views = written(name, example.dtype, arguments, dict(node.kwargs))
-        out = self.room(example.shape, example.dtype)
+        out = self.allocate(example.shape, example.dtype)
         self.loops(out, expression, views)
         return out
 
@@ -267,9 +267,9 @@ class Special:
 
 
 def _product(emitter: Emitter, example: Tensor, a: View, b: View, bias: View | None = None) -> View:
-    out = emitter.room(example.shape, example.dtype)
+    out = emitter.allocate(example.shape, example.dtype)
     (rows, inner), columns = a.shape, b.shape[1]
-    packed = emitter.room((inner, -(-columns // 8) * 8), torch.float32)
+    packed = emitter.allocate((inner, -(-columns // 8) * 8), torch.float32)
     bias_start = "0"
     if bias is not None:
         wide = bias.broadcast((columns,)) if len(bias.shape) < 2 else None
@@ -280,7 +280,7 @@ def _product(emitter: Emitter, example: Tensor, a: View, b: View, bias: View | N
         f"product({rows}, {columns}, {inner}, {a.start}, {a.strides[0]}, {a.strides[1]}, {b.start}, {b.strides[0]}, "
         f"{b.strides[1]}, {out.start}, {columns}, {bias_start}, {packed.start});"
     )
-    emitter.workspace.give_back(packed.room)
+    emitter.workspace.give_back(packed.slot)
     return out
 
 
@@ -296,7 +296,7 @@ def _sum(emitter: Emitter, example: Tensor, x: View, dims: Any = None, keep: boo
 
 
 def _reduced(emitter: Emitter, x: View, dims: set[int], dtype: torch.dtype, shape: Sequence[int]) -> View:
-    out = emitter.room(shape, dtype)
+    out = emitter.allocate(shape, dtype)
     kept = [d for d in range(len(x.shape)) if d not in dims]
     kept_sizes = [x.shape[d] for d in kept]
     kept_strides = dict(zip(kept, dense_strides(kept_sizes), strict=True))
@@ -339,7 +339,7 @@ def _variance(
     if (dims is not None and len(dims) < len(x.shape)) or x.size <= (1 if correction is None else correction):
         raise Unsupported("a variance over some dimensions")
     mean = _mean(emitter, example, x)
-    squares = emitter.room(x.shape, x.dtype)
+    squares = emitter.allocate(x.shape, x.dtype)
     emitter.loops(squares, "({0} - {1}) * ({0} - {1})", [x, View(mean.pointer, mean.dtype, (), ())])
     total = _reduced(emitter, squares, set(range(len(x.shape))), example.dtype, example.shape)
     emitter.lines.append(_scaled(total, 1.0 / (x.size - (1 if correction is None else correction))))
@@ -348,13 +348,13 @@ def _variance(
 
 def _deviation(emitter: Emitter, example: Tensor, x: View, dims: Any = None, **keywords: Any) -> View:
     variance = _variance(emitter, example, x, dims, **keywords)
-    out = emitter.room(variance.shape, variance.dtype)
+    out = emitter.allocate(variance.shape, variance.dtype)
     emitter.loops(out, "sqrtf({0})", [variance])
     return out
 
 
 def _cat(emitter: Emitter, example: Tensor, parts: list[View], dim: int = 0) -> View:
-    out = emitter.room(example.shape, example.dtype)
+    out = emitter.allocate(example.shape, example.dtype)
     dim, start = dim % len(out.shape), 0
     for part in parts:
         emitter.loops(out.sliced(dim, start, part.shape[dim]), "{0}", [part])
@@ -363,7 +363,7 @@ def _cat(emitter: Emitter, example: Tensor, parts: list[View], dim: int = 0) -> 
 
 
 def _stack(emitter: Emitter, example: Tensor, parts: list[View], dim: int = 0) -> View:
-    out = emitter.room(example.shape, example.dtype)
+    out = emitter.allocate(example.shape, example.dtype)
     for index, part in enumerate(parts):
         emitter.loops(out.selected(dim, index), "{0}", [part])
     return out
@@ -377,7 +377,7 @@ def _last_dim_only(x: View, dim: int) -> int:
 
 def _softmax(log: int) -> Callable[..., View]:
     def emit(emitter: Emitter, example: Tensor, x: View, dim: int, half: bool = False) -> View:
-        n, out = _last_dim_only(x, dim), emitter.room(example.shape, example.dtype)
+        n, out = _last_dim_only(x, dim), emitter.allocate(example.shape, example.dtype)
         emitter.rows(x, f"softmax_row({n}, x, {x.strides[-1]}, {out.start} + row * {n}, {log});")
         return out
 
@@ -387,7 +387,7 @@ def _softmax(log: int) -> Callable[..., View]:
 def _log_softmax_backward(emitter: Emitter, example: Tensor, grad: View, output: View, dim: int, dtype: Any) -> View:
     n = _last_dim_only(grad, dim)
     total = _reduced(emitter, grad, {len(grad.shape) - 1}, example.dtype, (*grad.shape[:-1], 1))
-    out = emitter.room(example.shape, example.dtype)
+    out = emitter.allocate(example.shape, example.dtype)
     wide = View(total.pointer, total.dtype, (*grad.shape[:-1], 1), (*dense_strides(grad.shape[:-1]), 0))
     assert n == grad.shape[-1]
     emitter.loops(out, "{0} - exp_({1}) * {2}", [grad, output, wide])
@@ -395,7 +395,7 @@ def _log_softmax_backward(emitter: Emitter, example: Tensor, grad: View, output:
 
 
 def _cumsum(emitter: Emitter, example: Tensor, x: View, dim: int, dtype: Any = None) -> View:
-    n, out = _last_dim_only(x, dim), emitter.room(example.shape, example.dtype)
+    n, out = _last_dim_only(x, dim), emitter.allocate(example.shape, example.dtype)
     step = x.strides[-1]
     emitter.rows(
         x,
@@ -405,7 +405,7 @@ def _cumsum(emitter: Emitter, example: Tensor, x: View, dim: int, dtype: Any = N
 
 
 def _gather(emitter: Emitter, example: Tensor, x: View, dim: int, index: View) -> View:
-    n, out = _last_dim_only(x, dim), emitter.room(example.shape, example.dtype)
+    n, out = _last_dim_only(x, dim), emitter.allocate(example.shape, example.dtype)
     if x.shape[:-1] != index.shape[:-1]:
         raise Unsupported("gather of some rows")
     index = emitter.dense(index)
@@ -417,7 +417,7 @@ def _gather(emitter: Emitter, example: Tensor, x: View, dim: int, index: View) -
 
 
 def _scatter_add(emitter: Emitter, example: Tensor, x: View, dim: int, index: View, source: View) -> View:
-    n, out = _last_dim_only(x, dim), emitter.room(example.shape, example.dtype)
+    n, out = _last_dim_only(x, dim), emitter.allocate(example.shape, example.dtype)
     if not x.shape[:-1] == index.shape[:-1] == source.shape[:-1]:
         raise Unsupported("scatter to some rows")
     index = emitter.dense(index)
@@ -434,13 +434,13 @@ def _binary_cross_entropy(
 ) -> View:
     if weight is not None or positive is not None or reduction != 0:
         raise Unsupported("cross-entropy with weights")
-    out = emitter.room(example.shape, example.dtype)
+    out = emitter.allocate(example.shape, example.dtype)
     emitter.loops(out, "({0} > 0 ? {0} : 0) - {0} * {1} + log1pf(expf({0} > 0 ? -{0} : {0}))", [x, y])
     return out
 
 
 def _log_sigmoid(emitter: Emitter, example: Any, x: View) -> list[View]:
-    out = emitter.room(x.shape, x.dtype)
+    out = emitter.allocate(x.shape, x.dtype)
     emitter.loops(out, "log_sigmoid_({0})", [x])
     return [out, out]  # the second is scratch of torch's kernel, which the gradient here does not need
 
@@ -448,14 +448,14 @@ def _log_sigmoid(emitter: Emitter, example: Any, x: View) -> list[View]:
 def _copied(emitter: Emitter, example: Tensor, x: View, **_: Any) -> View:
     if x.dtype in FLOATS and example.dtype in INTEGERS:  # one that does not fit becomes what the processor likes
         raise Unsupported(f"a conversion of {plain(x.dtype)} to {plain(example.dtype)}")
-    out = emitter.room(example.shape, example.dtype)
+    out = emitter.allocate(example.shape, example.dtype)
     emitter.loops(out, "{0} != 0" if example.dtype == torch.bool != x.dtype else "{0}", [x])
     return out
 
 
 def _filled(number: float) -> Callable[..., View]:
     def emit(emitter: Emitter, example: Tensor, *_: Any, **__: Any) -> View:
-        out = emitter.room(example.shape, example.dtype)
+        out = emitter.allocate(example.shape, example.dtype)
         emitter.loops(out, literal(number), [])
         return out
 

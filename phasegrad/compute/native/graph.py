@@ -1,7 +1,7 @@
 """Where the values of a traced graph lie in memory: a view is a pointer, a shape and strides, as in torch.
 
 Operations that only look at memory in another way (transpose, slice, expand, split ...) make a new view and no code.
-Results of the others get room in a workspace, which is used again as soon as nothing needs it.
+Results of the others get a slot in a workspace, which is used again as soon as nothing needs it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class View:
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     offset: int = 0
-    room: int = -1  # which piece of the workspace it lies in, -1 for memory that is not ours
+    slot: int = -1  # which piece of the workspace it lies in, -1 for memory that is not ours
 
     @property
     def c_type(self) -> str:
@@ -133,25 +133,25 @@ def view_of(pointer: str, tensor: Any) -> View:
 
 
 class Workspace:
-    """Rooms in one block of memory; a room that is given back is used again."""
+    """Slots in one block of memory; a slot that is given back is used again."""
 
     def __init__(self) -> None:
-        self.rooms: list[tuple[int, int]] = []  # (start, bytes)
+        self.slots: list[tuple[int, int]] = []  # (start, bytes)
         self.free: list[int] = []
         self.bytes = 0
 
     def take(self, size: int) -> int:
         size = -(-max(size, 1) // ALIGNMENT) * ALIGNMENT
-        fitting = [room for room in self.free if self.rooms[room][1] == size]
+        fitting = [slot for slot in self.free if self.slots[slot][1] == size]
         if fitting:
             self.free.remove(fitting[-1])
             return fitting[-1]
-        self.rooms.append((self.bytes, size))
+        self.slots.append((self.bytes, size))
         self.bytes += size
-        return len(self.rooms) - 1
+        return len(self.slots) - 1
 
-    def give_back(self, room: int) -> None:
-        self.free.append(room)
+    def give_back(self, slot: int) -> None:
+        self.free.append(slot)
 
-    def pointer(self, room: int, c_type: str) -> str:
-        return f"(({c_type} *)(work + {self.rooms[room][0]}))"
+    def pointer(self, slot: int, c_type: str) -> str:
+        return f"(({c_type} *)(work + {self.slots[slot][0]}))"

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from phasegrad.compute.native.build import library
-from phasegrad.compute.native.trunk_source import LANES, Convolution, ConvolutionWriter
+from phasegrad.compute.native.convolution_source import LANES, Convolution, ConvolutionWriter
 from phasegrad.models.encoders import ImageEncoder
 
 SHARES = 8  # of a batch
@@ -27,7 +27,7 @@ FLOAT = 4  # bytes
 TAPES_KEPT = 2
 
 
-class Trunk:
+class CompiledConvolutions:
     """The compiled layers of an image encoder: uint8 frames [B, ...] to features [B, F], with their gradient."""
 
     def __init__(
@@ -100,7 +100,7 @@ class Trunk:
         return results
 
     def take_tape(self, count: int) -> Tape:
-        """Room for what the gradient of `count` images needs."""
+        """Memory for what the gradient of `count` images needs."""
         for index, tensor in enumerate(self._tapes):
             if len(tensor) >= count:
                 return Tape(self._tapes.pop(index), self._tapes)
@@ -123,7 +123,7 @@ class Trunk:
 
 
 class Tape:
-    """Memory that goes back to its trunk with the last graph that could ask for a gradient."""
+    """Memory that goes back to its owner with the last graph that could ask for a gradient."""
 
     def __init__(self, tensor: Tensor, free: list[Tensor]) -> None:
         self.tensor, self._free = tensor, free
@@ -134,17 +134,17 @@ class Tape:
 
 
 class _Run(torch.autograd.Function):
-    """The trunk as one operation of autograd."""
+    """The layers as one operation of autograd."""
 
     @staticmethod
-    def forward(ctx: Any, trunk: Trunk, frames: Tensor, *parameters: Tensor) -> Tensor:
-        ctx.trunk, ctx.frames, ctx.tape = trunk, frames.contiguous(), trunk.take_tape(len(frames))
-        return trunk.run_forward(ctx.frames, ctx.tape.tensor)
+    def forward(ctx: Any, compiled: CompiledConvolutions, frames: Tensor, *parameters: Tensor) -> Tensor:
+        ctx.layers, ctx.frames, ctx.tape = compiled, frames.contiguous(), compiled.take_tape(len(frames))
+        return compiled.run_forward(ctx.frames, ctx.tape.tensor)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, down: Tensor) -> tuple[Any, ...]:
-        return None, None, *ctx.trunk.run_backward(ctx.frames, ctx.tape.tensor, down.contiguous())
+        return None, None, *ctx.layers.run_backward(ctx.frames, ctx.tape.tensor, down.contiguous())
 
 
 def _in_blocks(weights: Tensor) -> Tensor:
@@ -173,28 +173,28 @@ def in_shares(work: Callable[[int, int, int], None], count: int) -> None:
 
 @cache
 def _pool(threads: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(max(threads, 1), thread_name_prefix="phasegrad-trunk")
+    return ThreadPoolExecutor(max(threads, 1), thread_name_prefix="phasegrad-compiled")
 
 
-def compile_trunk(encoder: ImageEncoder) -> Trunk:
+def compile_convolutions(encoder: ImageEncoder) -> CompiledConvolutions:
     """The encoder's layers compiled, shown on random images to compute what torch does, gradient included."""
     layers = list(encoder.layers)
-    trunk = Trunk(layers, encoder.image_shape, encoder.channels_first, encoder.scale)  # type: ignore[arg-type]
+    compiled = CompiledConvolutions(layers, encoder.image_shape, encoder.channels_first, encoder.scale)  # type: ignore[arg-type]
     for attempt in range(3):
         try:
-            _compare(encoder, trunk, torch.Generator().manual_seed(attempt))
+            _compare(encoder, compiled, torch.Generator().manual_seed(attempt))
             break
         except AssertionError:  # rounding decides between two pixels that are nearly the largest: try other images
             if attempt == 2:
                 raise
-    return trunk
+    return compiled
 
 
-def _compare(encoder: ImageEncoder, trunk: Trunk, generator: torch.Generator) -> None:
+def _compare(encoder: ImageEncoder, compiled: CompiledConvolutions, generator: torch.Generator) -> None:
     channels, height, width = encoder.image_shape
     shape = (channels, height, width) if encoder.channels_first else (height, width, channels)
     frames = torch.randint(0, 256, (SHARES + 1, *shape), dtype=torch.uint8, generator=generator)
-    down = torch.randn(len(frames), trunk.features, generator=generator)
+    down = torch.randn(len(frames), compiled.features, generator=generator)
     parameters = list(encoder.layers.parameters())
 
     def results(function: Callable[[Tensor], Tensor]) -> list[Tensor]:
@@ -202,5 +202,5 @@ def _compare(encoder: ImageEncoder, trunk: Trunk, generator: torch.Generator) ->
             features = function(frames.clone())
             return [features.detach(), *torch.autograd.grad(features, parameters, down)]
 
-    for mine, wanted in zip(results(trunk), results(lambda x: encoder.layers(encoder.pixels(x))), strict=True):
+    for mine, wanted in zip(results(compiled), results(lambda x: encoder.layers(encoder.pixels(x))), strict=True):
         torch.testing.assert_close(mine, wanted, rtol=0.0, atol=1e-4 * float(wanted.abs().max()) + 1e-6)

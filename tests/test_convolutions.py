@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 import phasegrad as pg
 from phasegrad.compute import native
-from phasegrad.compute.native.trunk import SHARES, Tape, Trunk, compile_trunk
+from phasegrad.compute.native.convolutions import SHARES, CompiledConvolutions, Tape, compile_convolutions
 from phasegrad.errors import PhasegradWarning
 from phasegrad.models.encoders import GridCNN, ImageEncoder, ImpalaCNN, NatureCNN
 
@@ -57,9 +57,9 @@ def made(name: str) -> ImageEncoder:
     return encoder
 
 
-def trunk_of(encoder: ImageEncoder) -> Trunk:
+def compiled_of(encoder: ImageEncoder) -> CompiledConvolutions:
     shape: Any = encoder.image_shape
-    return Trunk(list(encoder.layers), shape, encoder.channels_first, encoder.scale)
+    return CompiledConvolutions(list(encoder.layers), shape, encoder.channels_first, encoder.scale)
 
 
 def frames_for(encoder: ImageEncoder, count: int) -> Tensor:
@@ -86,12 +86,12 @@ def assert_alike(mine: Tensor, wanted: Tensor, tolerance: float = 2e-5) -> None:
 @pytest.mark.parametrize("name", ENCODERS)
 def test_features_and_gradients_are_those_of_torch(name: str) -> None:
     encoder = made(name)
-    trunk = trunk_of(encoder)
+    compiled = compiled_of(encoder)
     for count in (1, SHARES - 1, 2 * SHARES + 3):
         frames = frames_for(encoder, count)
         with torch.no_grad():
-            assert torch.equal(trunk(frames), plain(encoder, frames))
-        mine, wanted = trunk(frames), plain(encoder, frames)
+            assert torch.equal(compiled(frames), plain(encoder, frames))
+        mine, wanted = compiled(frames), plain(encoder, frames)
         assert torch.equal(mine, wanted)
         assert float(wanted.detach().std()) > 0.1
         for one, other in zip(gradients(encoder, mine), gradients(encoder, wanted), strict=True):
@@ -105,7 +105,7 @@ def test_features_with_weights_as_they_start(name: str) -> None:
     encoder: ImageEncoder = ENCODERS[name]()
     frames = frames_for(encoder, 5) * 60
     with torch.no_grad():
-        assert_alike(compile_trunk(encoder)(frames), plain(encoder, frames), 2e-6)
+        assert_alike(compile_convolutions(encoder)(frames), plain(encoder, frames), 2e-6)
 
 
 @needs_compiler
@@ -114,7 +114,7 @@ def test_gradients_against_double_precision_are_no_worse_than_torchs() -> None:
     encoder = made("impala")
     frames = frames_for(encoder, 6)
     mine, theirs = (
-        gradients(encoder, features(frames)) for features in (trunk_of(encoder), lambda x: plain(encoder, x))
+        gradients(encoder, features(frames)) for features in (compiled_of(encoder), lambda x: plain(encoder, x))
     )
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
@@ -132,12 +132,12 @@ def test_gradients_against_double_precision_are_no_worse_than_torchs() -> None:
 @needs_compiler
 def test_the_number_of_threads_changes_no_bit() -> None:
     encoder = made("impala, stem")
-    trunk, frames = trunk_of(encoder), frames_for(encoder, 21)
+    compiled, frames = compiled_of(encoder), frames_for(encoder, 21)
     before, found = torch.get_num_threads(), []
     try:
         for threads in (1, 2, 3):
             torch.set_num_threads(threads)
-            features = trunk(frames)
+            features = compiled(frames)
             found.append([features.detach(), *gradients(encoder, features)])
     finally:
         torch.set_num_threads(before)
@@ -149,12 +149,12 @@ def test_the_number_of_threads_changes_no_bit() -> None:
 def test_several_passes_may_wait_for_their_gradients() -> None:
     """As with a policy's and a value function's losses over the same encoder, or a pass without gradient in between."""
     encoder = made("impala, mean")
-    trunk = trunk_of(encoder)
+    compiled = compiled_of(encoder)
     one, two, three = (frames_for(encoder, count) for count in (5, 9, 5))
-    first, second = trunk(one), trunk(two)
+    first, second = compiled(one), compiled(two)
     with torch.no_grad():
-        trunk(three)
-    for features, frames in ((first, one), (second, two), (trunk(three), three)):
+        compiled(three)
+    for features, frames in ((first, one), (second, two), (compiled(three), three)):
         for mine, wanted in zip(gradients(encoder, features), gradients(encoder, plain(encoder, frames)), strict=True):
             assert_alike(mine, wanted)
 
@@ -162,14 +162,14 @@ def test_several_passes_may_wait_for_their_gradients() -> None:
 @needs_compiler
 def test_held_weights_are_let_go() -> None:
     encoder = made("grid")
-    trunk, frames = trunk_of(encoder), frames_for(encoder, 3)
-    trunk.hold(True)
+    compiled, frames = compiled_of(encoder), frames_for(encoder, 3)
+    compiled.hold(True)
     with torch.no_grad():
-        before = trunk(frames)
+        before = compiled(frames)
         encoder.layers[0].weight.add_(1.0)  # type: ignore[operator]
-        assert torch.equal(trunk(frames), before)
-        trunk.hold(False)
-        assert torch.equal(trunk(frames), plain(encoder, frames))
+        assert torch.equal(compiled(frames), before)
+        compiled.hold(False)
+        assert torch.equal(compiled(frames), plain(encoder, frames))
 
 
 class Pictures(gym.Env):
@@ -308,27 +308,27 @@ def test_trpo_needs_second_derivatives_and_goes_without() -> None:
 @needs_compiler
 def test_an_agent_is_compiled_while_it_trains_and_plain_afterwards() -> None:
     agent = pg.PPO(Pictures, compile="on", **SIZES)
-    trunks, copies = [], []
+    all_compiled, copies = [], []
 
     def watch(_: Any) -> None:
         encoder = agent.model.policy_encoder
-        trunks.append(encoder.trunk)
-        copies.append(copy.deepcopy(encoder).trunk)
+        all_compiled.append(encoder.compiled_layers)
+        copies.append(copy.deepcopy(encoder).compiled)
 
     agent.learn(128, callback=watch)
-    assert all(isinstance(trunk, Trunk) for trunk in trunks)
-    assert len(trunks) == 2
+    assert all(isinstance(compiled, CompiledConvolutions) for compiled in all_compiled)
+    assert len(all_compiled) == 2
     assert copies == [None, None]  # a copy may be exported or outlive the training
-    assert agent.model.policy_encoder.trunk is None
+    assert agent.model.policy_encoder.compiled_layers is None
 
 
 @needs_compiler
 def test_the_parts_of_a_minibatch_share_one_tape(monkeypatch: pytest.MonkeyPatch) -> None:
     """A part's graph is gone before the next part is computed, so memory does not grow with the minibatch."""
     taken: list[Tensor] = []
-    original = Trunk.take_tape
+    original = CompiledConvolutions.take_tape
 
-    def take_tape(self: Trunk, count: int) -> Tape:
+    def take_tape(self: CompiledConvolutions, count: int) -> Tape:
         tape = original(self, count)
         taken.append(tape.tensor)
         return tape
@@ -336,7 +336,7 @@ def test_the_parts_of_a_minibatch_share_one_tape(monkeypatch: pytest.MonkeyPatch
     agent = pg.PPG(Pictures, compile="on", arch="detach", n_pi=2, aux_minibatches=1, **SIZES | {"num_minibatches": 1})
     for stepper in agent.computation.steppers:
         stepper.plain.microbatch = 24
-    monkeypatch.setattr(Trunk, "take_tape", take_tape)
+    monkeypatch.setattr(CompiledConvolutions, "take_tape", take_tape)
     agent.learn(256)
     of_parts = [tape.data_ptr() for tape in taken if len(tape) == 24]
     assert len(of_parts) > 40
@@ -359,16 +359,16 @@ def test_layers_that_are_not_known_are_named_and_train_all_the_same() -> None:
             super().__init__(space, (12,), "flatten")
 
     with pytest.raises(native.Unsupported, match="multiple of 8"):
-        trunk_of(Twelve(box(16, 16, 3)))
+        compiled_of(Twelve(box(16, 16, 3)))
 
 
 @needs_compiler
 def test_a_trunk_that_computes_something_else_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = Trunk.run_backward
+    honest = CompiledConvolutions.run_backward
 
-    def crooked(self: Trunk, *arguments: Tensor) -> list[Tensor]:
+    def crooked(self: CompiledConvolutions, *arguments: Tensor) -> list[Tensor]:
         return [1.001 * gradient for gradient in honest(self, *arguments)]
 
-    monkeypatch.setattr(Trunk, "run_backward", crooked)
+    monkeypatch.setattr(CompiledConvolutions, "run_backward", crooked)
     with pytest.raises(AssertionError):
-        compile_trunk(made("grid"))
+        compile_convolutions(made("grid"))

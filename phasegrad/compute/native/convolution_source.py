@@ -1,6 +1,6 @@
 """The C source of an image encoder's convolutions, forward and backward, written from its layers.
 
-Knows shapes and places in memory only; trunk.py runs what is written here. An image passes through all layers inside
+Knows shapes and places in memory only; convolutions.py runs what is written here. An image passes through all layers inside
 two blocks of memory: `tape` holds what the backward pass reads again, `scratch` what may be overwritten by the next
 image. Images that a convolution reads lie in a frame of zeros, its padding, which nothing ever writes to.
 """
