@@ -236,8 +236,7 @@ def test_gradient_of_the_loss_agrees_with_the_papers_sums(
     average_logits = rng.normal(size=(size, choices))
     behaviour_logits = 2 * rng.normal(size=(size, choices))
     tensors = [torch.from_numpy(array) for array in (x, targets, behaviour_logits, actions, average_logits)]
-    observations, targets, behaviour, actions, average = tensors
-    batch = ReplayBatch(observations, None, targets, actions, behaviour, average)
+    batch = ReplayBatch(tensors[0], None, tensors[1], tensors[3], tensors[2], tensors[4])
     agent.model.zero_grad()
     loss, metrics = (agent.on_policy_loss if on_policy else agent.off_policy_loss)(batch, agent.config.weights())
     loss.backward()

@@ -21,7 +21,7 @@ from phasegrad.algorithms import ppg
 from phasegrad.algorithms.estimates import estimate_advantages
 from phasegrad.config import Config
 from phasegrad.data.minibatches import Batch
-from phasegrad.data.phase_buffer import AuxiliaryBatch, BufferedStates
+from phasegrad.data.phase_buffer import AuxiliaryBatch, BufferedStates, buffered_tensors
 from phasegrad.data.storage import Rollout
 
 ARCHITECTURES = ("dual", "detach", "shared")
@@ -556,3 +556,20 @@ def test_a_buffer_that_cannot_fit_is_refused_before_the_run(monkeypatch: pytest.
 def test_a_resumed_run_ends_with_the_same_bits(arch: str, schedule: dict[str, int], tmp_path: Path) -> None:
     agent = tiny_agent(arch, seed=6, checkpoint_every=48, run_dir=tmp_path / "whole", **schedule)
     resumed_to_the_same_bits(agent, 192, 112)  # past a checkpoint, inside a phase
+
+
+@pytest.mark.parametrize("counted", [None, 5])
+def test_a_run_without_an_auxiliary_phase_resumes(tmp_path: Path, counted: int | None) -> None:
+    """Also from a checkpoint of an earlier version, which counted its iterations as those of one long phase."""
+    fields = {**TINY, "e_aux": 0, "checkpoint_every": 16, "run_dir": tmp_path / "run"}
+    agent: Any = pg.PPG("CartPole-v1", preset="none", **fields)
+    agent.learn(160, callback=lambda row: row["iteration"] < 5)
+    if counted is not None:
+        pieces = {1: {name: tensor.clone() for name, tensor in buffered_tensors(agent.rollout).items()}}
+        agent.buffer.restore({"filled": [8], "numbers": [1], "next_slot": 0, "since_phase": counted}, pieces)
+    else:
+        agent = pg.load(tmp_path / "run")
+    agent.learn(160)
+    whole = pg.PPG("CartPole-v1", preset="none", **{**fields, "run_dir": None})
+    whole.learn(160)
+    assert torch.equal(agent.flat.data, whole.flat.data)

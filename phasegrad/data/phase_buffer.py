@@ -157,12 +157,13 @@ class PhaseBuffer:
             not whole
             or not all(type(value) is int for value in values)
             or not all(0 <= steps <= self.num_steps for steps in state["filled"])
-            or not (0 <= state["next_slot"] < self.kept and 0 <= state["since_phase"] <= self.interval)
+            or not (0 <= state["next_slot"] < self.kept and 0 <= state["since_phase"])
+            or (state["since_phase"] > self.interval > 1)  # without a phase to end, runs of version 0.1.0 counted on
             or {n for n, steps in zip(state["numbers"], state["filled"], strict=True) if steps} - pieces.keys()
         ):
             raise DamagedError("The saved state of the auxiliary phase's buffer is damaged.")
         self.filled, self.numbers = list(state["filled"]), list(state["numbers"])
-        self.next_slot, self.since_phase = state["next_slot"], state["since_phase"]
+        self.next_slot, self.since_phase = state["next_slot"], state["since_phase"] if self.interval > 1 else 0
         for slot, steps in enumerate(self.filled):
             if steps:
                 saved = pieces[self.numbers[slot]]
