@@ -42,7 +42,7 @@ class PlainSteps:
     ) -> Metrics:
         """One gradient step on `loss`, known as `name`, over `batch`, for the parameter groups that `rates` names."""
         gradient, metrics = self.gradient(name, loss, batch, scalars)
-        return metrics | self.move(gradient, rates)
+        return self.move(gradient, rates) | metrics
 
     def gradient(self, name: str, loss: Loss, batch: Minibatch, scalars: Mapping[str, float]) -> tuple[Tensor, Metrics]:
         """The flat gradient of `loss` over `batch`, valid until the next one, and the loss's metrics."""

@@ -35,7 +35,7 @@ CODE = {"compiled": "compiled code", "traced": "traced kernels"}  # that a warni
 class Stepper:
     """Gradient steps by the `way` that is set: "plain", "traced" or "compiled". A way that cannot is left for a plainer one.
 
-    What is not of the `usual` size, such as the last batch of a run, goes by plain autograd: tracing it would take longer
+    What is not of the `usual` size, such as the last batch of a run, takes plain autograd: tracing it would take longer
     than it is in use.
     """
 
