@@ -23,7 +23,6 @@ from phasegrad.algorithms import ALGORITHMS
 from phasegrad.algorithms.base import Algorithm
 from phasegrad.algorithms.estimates import explained_variance, normalized
 from phasegrad.algorithms.surrogate import epoch_of_minibatches, normalized_by_minibatch
-from phasegrad.compute.native.program import Group
 from phasegrad.data.minibatches import Batch, Minibatch, Minibatches
 from phasegrad.data.phase_buffer import AuxiliaryBatch, BufferedStates
 from phasegrad.data.reward_scaling import RewardNormalizer
@@ -232,11 +231,11 @@ class Recorder:
     def step(self, gradients: Tensor, learning_rate: float, scale: Tensor | None = None) -> None:
         self.seen.append(gradients.detach().clone())
 
-    def native(self, rate: float, longest: float) -> Group:
+    def native(self, rate: float, longest: float) -> tuple[float, ...]:
         self.before = self.flat.data[self.where].clone()
         self.square = torch.zeros_like(self.before)
         length, address = len(self.square), self.square.data_ptr()
-        return Group(self.where.start, length, 0, address, 0, 1.0, 1.0, 1.0, 0.0, 1)  # p -= g / (sqrt(0) + 1)
+        return self.where.start, length, 0, address, 0, 1.0, 1.0, 1.0, 0.0, 1  # p -= g / (sqrt(0) + 1)
 
     def note_compiled(self) -> None:
         """The gradient of the one compiled step that was taken, undone."""

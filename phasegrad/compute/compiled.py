@@ -17,6 +17,7 @@ from torch import Tensor
 from phasegrad.compute.checking import require_agreement
 from phasegrad.compute.native import EpochProgram
 from phasegrad.compute.native.moving import Mover
+from phasegrad.compute.native.program import Group
 from phasegrad.compute.plain import Loss, Metrics
 from phasegrad.compute.recording import Numbers, made_by_all
 from phasegrad.compute.traced import TracedSteps
@@ -103,7 +104,7 @@ class CompiledSteps(TracedSteps):
         rates: Mapping[str, float],
     ) -> Metrics:
         """Gradient steps over the minibatches that lie one after another in `order`."""
-        groups = [self.optimizers[group].native(rate, self.max_grad_norm) for group, rate in rates.items()]
+        groups = [Group(*self.optimizers[group].native(rate, self.max_grad_norm)) for group, rate in rates.items()]
         if self.ranks.size > 1:
             found = self._run_together(program, rows, order.split(program.batch), numbers, rates, groups)
         else:

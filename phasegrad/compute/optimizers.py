@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from phasegrad.compute.native.program import Group
 from phasegrad.models import FlatParameters
 
 
@@ -31,9 +30,9 @@ class Adam:
         """The tensors a checkpoint must hold."""
         return {"first": self.first, "second": self.second, "steps": self.steps}
 
-    def native(self, learning_rate: float, max_grad_norm: float) -> Group:
-        """This optimiser's step for compiled code."""
-        return Group(
+    def native(self, learning_rate: float, max_grad_norm: float) -> tuple[float, ...]:
+        """This optimiser's step as compiled code is told of it: places in memory and numbers."""
+        return (
             self.where.start, len(self.first), self.first.data_ptr(), self.second.data_ptr(), self.steps.data_ptr(),
             learning_rate, self.eps, 0.0, max_grad_norm, 0,
         )  # fmt: skip
@@ -66,9 +65,9 @@ class RMSProp:
         """The tensors a checkpoint must hold."""
         return {"square": self.square}
 
-    def native(self, learning_rate: float, max_grad_norm: float) -> Group:
-        """This optimiser's step for compiled code."""
-        return Group(
+    def native(self, learning_rate: float, max_grad_norm: float) -> tuple[float, ...]:
+        """This optimiser's step as compiled code is told of it: places in memory and numbers."""
+        return (
             self.where.start, len(self.square), 0, self.square.data_ptr(), 0,
             learning_rate, self.eps, self.alpha, max_grad_norm, 2 if self.inside_root else 1,
         )  # fmt: skip

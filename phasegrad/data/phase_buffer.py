@@ -157,7 +157,7 @@ class PhaseBuffer:
             not whole
             or not all(type(value) is int for value in values)
             or not all(0 <= steps <= self.num_steps for steps in state["filled"])
-            or not (0 <= state["next_slot"] < self.kept and 0 <= state["since_phase"])
+            or not (0 <= state["next_slot"] < self.kept and state["since_phase"] >= 0)
             or (state["since_phase"] > self.interval > 1)  # without a phase to end, runs of version 0.1.0 counted on
             or {n for n, steps in zip(state["numbers"], state["filled"], strict=True) if steps} - pieces.keys()
         ):
