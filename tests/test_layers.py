@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import ast
+import re
 import shutil
 import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import pytest
+
+import phasegrad as pg
+from phasegrad.compute.plain import PlainSteps
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "phasegrad"
@@ -60,6 +66,40 @@ def test_the_top_of_the_package_is_short() -> None:
 )
 def test_a_page_is_a_page(page: str, most: int) -> None:
     assert len((PACKAGE / "algorithms" / f"{page}.py").read_text().splitlines()) <= most
+
+
+def test_the_walk_of_an_iteration_is_the_one_of_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every file of the package that runs from the reset of the environments to the first gradient step, no other."""
+    fields = {"preset": "none", "num_envs": 4, "num_steps": 8, "num_minibatches": 2, "n_pi": 2, "total_steps": 64}
+    agent: Any = pg.PPG("CartPole-v1", compile="off", **fields)
+    seen: set[str] = set()
+    move = PlainSteps.move
+
+    def last(*arguments: Any) -> Any:
+        moved = move(*arguments)
+        sys.setprofile(None)
+        return moved
+
+    def note(frame: FrameType, event: str, _: Any) -> None:
+        path = Path(frame.f_code.co_filename)
+        if event == "call" and path.is_relative_to(PACKAGE):
+            seen.add(str(path.relative_to(PACKAGE)))
+
+    monkeypatch.setattr(PlainSteps, "move", last)
+    sys.setprofile(note)
+    try:
+        agent.begin_iteration()
+        next(agent.iterations())
+    finally:
+        sys.setprofile(None)
+    agent.close()
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    walk, _, beside = (
+        page.partition("## One iteration of PPG")[2].partition("## Recipes")[0].partition("These run on the\nway")
+    )
+    read = re.findall(r"^\| \d+ \| `([a-z_/]+\.py)`", walk, re.MULTILINE)
+    assert len(read) <= 12
+    assert set(read) | set(re.findall(r"`([a-z_/]+\.py)`", beside)) == seen
 
 
 def test_a_class_has_a_name_of_its_own() -> None:

@@ -210,7 +210,8 @@ class Algorithm(Verbs, ABC):
     # What its run drives
 
     def begin_iteration(self, tell: Callable[[int, int], None] | None = None) -> None:
-        changing.apply_planned(self)
+        if self.run.planned:
+            changing.apply_planned(self)
         self.experience.be_ready(tell)
 
     def end_iteration(self) -> None:

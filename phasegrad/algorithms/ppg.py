@@ -53,7 +53,7 @@ class PPG(Algorithm):
         config, buffer = self.config, self.buffer
         while self.steps_left():
             # The policy phase; a resumed one goes on where its buffer ends
-            for _ in range(buffer.since_phase, config.interval):
+            for _ in range(buffer.since_phase, buffer.interval):
                 left, shuffle = self.remaining_fraction(), self.generator("minibatches")
                 rates = learning_rates(config, left, self.flat.slices)
                 scheduled = scheduled_weights(config, self.scalars, left)

@@ -48,7 +48,7 @@ class Numbers:
         return {name: next(rest) if value != 0 else 0.0 for name, value in self.values.items()}
 
 
-class Recorder:
+class LossRecorder:
     """Losses as functions of tensors alone, which can be traced."""
 
     def __init__(self, flat: FlatParameters, config: Config | None, mode: TrainingMode | None) -> None:

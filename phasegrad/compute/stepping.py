@@ -17,7 +17,7 @@ from torch import Tensor
 from phasegrad.compute.compiled import CompiledSteps
 from phasegrad.compute.optimizers import Optimizer
 from phasegrad.compute.plain import Loss, Metrics, PlainSteps
-from phasegrad.compute.recording import CannotCompute, Recorder
+from phasegrad.compute.recording import CannotCompute, LossRecorder
 from phasegrad.compute.traced import TracedSteps
 from phasegrad.config import Config
 from phasegrad.data.minibatches import Minibatch, Minibatches
@@ -49,7 +49,7 @@ class Stepper:
         config: Config | None = None,
         mode: TrainingMode | None = None,
     ) -> None:
-        recorder = Recorder(flat, config, mode)
+        recorder = LossRecorder(flat, config, mode)
         given = (flat, dict(optimizers), max_grad_norm, microbatch, ranks)
         self.way = "plain"
         self.plain = PlainSteps(*given)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from phasegrad.compute.checking import require_agreement, resampled
 from phasegrad.compute.plain import Loss, Metrics, PlainSteps
-from phasegrad.compute.recording import Numbers, Recorder, made_by_all
+from phasegrad.compute.recording import LossRecorder, Numbers, made_by_all
 from phasegrad.compute.tracing import Traced
 from phasegrad.data.minibatches import Minibatch
 
@@ -25,7 +25,7 @@ TOLERANCE = 1e-6  # the kernels are torch's own: only the order of a sum may dif
 class TracedSteps(PlainSteps):
     """Traces the gradient of each loss at its first minibatch of a size; otherwise as plain steps."""
 
-    recorder: Recorder = field(kw_only=True)
+    recorder: LossRecorder = field(kw_only=True)
     traces: dict[Any, tuple[Traced, list[str]]] = field(default_factory=dict, init=False)
 
     def gradient(self, name: str, loss: Loss, batch: Minibatch, scalars: Mapping[str, float]) -> tuple[Tensor, Metrics]:
