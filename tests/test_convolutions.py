@@ -313,7 +313,7 @@ def test_an_agent_is_compiled_while_it_trains_and_plain_afterwards() -> None:
     def watch(_: Any) -> None:
         encoder = agent.model.policy_encoder
         all_compiled.append(encoder.compiled_layers)
-        copies.append(copy.deepcopy(encoder).compiled)
+        copies.append(copy.deepcopy(encoder).compiled_layers)
 
     agent.learn(128, callback=watch)
     assert all(isinstance(compiled, CompiledConvolutions) for compiled in all_compiled)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from machine import needs_procgen
 
+from phasegrad.algorithms import ALGORITHMS
 from phasegrad.cli.main import main
 
 ROOT = Path(__file__).parents[1]
@@ -70,8 +71,13 @@ def test_the_snippets_of_a_page_run_one_after_another(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {"__name__": "page"}
-    for index, snippet in enumerate(blocks("python", page)):
-        exec(compile(shortened(snippet), f"{page.name} snippet {index}", "exec"), names)
+    known = dict(ALGORITHMS)
+    try:
+        for index, snippet in enumerate(blocks("python", page)):
+            exec(compile(shortened(snippet), f"{page.name} snippet {index}", "exec"), names)
+    finally:
+        for registered in ALGORITHMS.keys() - known:
+            del ALGORITHMS[registered]
 
 
 @pytest.mark.parametrize("name", ["video.md", "export.md", "tune.md"])

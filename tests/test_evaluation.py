@@ -77,7 +77,7 @@ def test_there_is_a_limit_unless_asked_for(monkeypatch: pytest.MonkeyPatch) -> N
 )  # fmt: skip
 def test_environments_state_their_time_limits(env: Any, backend: str, limit: int | None) -> None:
     agent = pg.PPO(env, backend=backend, **SMALL)
-    made = evaluation.evaluation_env(agent, 1, seed=None, levels="train")
+    made = evaluation.evaluation_env(agent.agent, 1, seed=None, levels="train")
     assert made.time_limit == limit
     assert evaluation.step_limit(made, None) == (2 * limit if limit else evaluation.MOST_STEPS)
     assert evaluation.step_limit(made, 7) == 7

@@ -99,7 +99,7 @@ def test_a_run_resumed_anywhere_ends_alike_while_environments_are_made_anew(
     algorithm: str, source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every checkpoint of a run whose environments begin new legs all the time: before, while and after they do."""
-    monkeypatch.setattr("phasegrad.algorithms.base.EPISODES_A_LEG", 1)
+    monkeypatch.setattr("phasegrad.algorithms.experience.EPISODES_A_LEG", 1)
     total, fields = 960, {"restart_every": 96, "num_steps": 8, "checkpoint_every": 32, "keep_checkpoints": 99}
     copies: list[Path] = []
 

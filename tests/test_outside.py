@@ -20,7 +20,7 @@ from phasegrad.tune.search_spaces import COMMON, SPACES, search_space
 
 MODULE = '''
 from dataclasses import dataclass
-from phasegrad.algorithms import ALGORITHMS
+from phasegrad.algorithms import register
 from phasegrad.algorithms.ppo import PPO, PPOConfig
 from phasegrad.config import setting
 
@@ -34,12 +34,13 @@ class Mine(PPO):
     name = "mine"
     config_class = MineConfig
 
-    def iterate(self, num_steps):
-        with self.clock.section("thinking"):
-            pass
-        return super().iterate(num_steps) | {"mine": 1.0}
+    def iterations(self):
+        for metrics in super().iterations():
+            with self.clock.section("thinking"):
+                pass
+            yield metrics | {"mine": 1.0}
 
-ALGORITHMS["mine"] = Mine
+register(Mine)
 '''
 STUDY = """
 algorithm = "mine"

@@ -28,6 +28,7 @@ from written_runs import rows_of, write_run
 
 import phasegrad as pg
 from phasegrad.data.minibatches import gather
+from phasegrad.data.phase_buffer import AuxiliaryBatch, BufferedStates
 from phasegrad.distributed import shared_memory
 from phasegrad.distributed.shared_memory import is_possible
 from phasegrad.losses import OBJECTIVES
@@ -100,12 +101,14 @@ def compare_gradients(team: work.Team, algorithm: str, fields: dict[str, Any], w
             for number, parts in enumerate(zip(first[name]["samples"], second[name]["samples"], strict=True)):
                 samples = torch.from_numpy(np.concatenate(parts))
                 seen += [tuple(pair) for pair in samples.tolist()]  # type: ignore[misc]
-                batch: Any = gather(rollout, samples[:, 1] * rollout.num_envs + samples[:, 0], agent.device, kind)
+                states = BufferedStates(rollout.observations, None, rollout.value_targets, rollout.behaviour_params)
+                source = states if kind is AuxiliaryBatch else rollout
+                batch: Any = gather(source, samples[:, 1] * rollout.num_envs + samples[:, 0], agent.device, kind)
                 if hasattr(batch, "advantages") and agent.config.normalize_advantage == "minibatch":  # type: ignore[attr-defined]
                     a = batch.advantages
                     batch.advantages = (a - a.mean()) / (a.var(correction=0).sqrt() + 1e-8)
                 agent.flat.grad.zero_()
-                loss(batch, work.SCALARS)[0].backward()
+                loss(batch, {**agent.config.weights(), **work.SCALARS})[0].backward()
                 for group in groups:
                     wanted = agent.flat.grad[agent.flat.slices[group]].numpy()
                     assert np.abs(wanted).max() > 1e-4

@@ -302,7 +302,7 @@ def test_gradient_steps_of_each_kind_are_what_the_settings_say(arch: str, monkey
 
         monkeypatch.setattr(stepper, "step", step)
     agent.learn(3 * 16)  # one phase: 3 iterations of 2 x 8
-    assert counts == {"policy+value": 3 * 2 * 2, "value": 3 * 1 * 2, "auxiliary": 4 * 5}
+    assert counts == {"policy_and_value_loss": 3 * 2 * 2, "value_loss": 3 * 1 * 2, "auxiliary": 4 * 5}
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)

@@ -7,8 +7,6 @@ import numpy as np
 
 from phasegrad.errors import ConfigError
 
-ACTION_BOUNDS = ("clip", "rescale")
-
 
 class ActionBounds:
     """Clips continuous actions to the space, or rescales [-1, 1] to its bounds; discrete ones pass through."""
