@@ -62,7 +62,7 @@ def test_the_top_of_the_package_is_short() -> None:
 
 @pytest.mark.parametrize(
     ("page", "most"),
-    [("ppg", 200), ("acer", 200), ("ppo", 120), ("a2c", 120), ("vpg", 120), ("trpo", 140), ("base", 260)],
+    [("ppg", 200), ("acer", 200), ("ppo", 120), ("a2c", 120), ("vpg", 120), ("trpo", 140), ("base", 250)],
 )
 def test_a_page_is_a_page(page: str, most: int) -> None:
     assert len((PACKAGE / "algorithms" / f"{page}.py").read_text().splitlines()) <= most

@@ -37,13 +37,8 @@ from phasegrad.runs.contract import Carried
 from phasegrad.runs.state import RunState
 from phasegrad.runs.steps import write_steps
 
-PURPOSES = (
-    "noise",
-    "minibatches",
-    "auxiliary",
-    "replay",
-    "network",
-)  # of random numbers; their places are part of the bits
+# What random numbers are for; the order is part of the bits.
+PURPOSES = ("noise", "minibatches", "auxiliary", "replay", "network")
 
 
 class Algorithm(Verbs, ABC):
@@ -93,14 +88,8 @@ class Algorithm(Verbs, ABC):
         spaces = Spaces.of(made) if made is not None else spaces
         assert spaces is not None
         self.require_spaces(spaces)
-        self.agent = Agent(
-            config,
-            spaces,
-            source,
-            model_class=self.model_class,
-            auxiliary_head=self.auxiliary_head,
-            ranks=self.ranks,
-        )
+        kind: dict[str, Any] = {"model_class": self.model_class, "auxiliary_head": self.auxiliary_head}
+        self.agent = Agent(config, spaces, source, **kind, ranks=self.ranks)
         self.computation = Computation(
             self.model,
             self.device,
@@ -165,9 +154,8 @@ class Algorithm(Verbs, ABC):
 
     def rollouts(self, count: int) -> Iterator[Rollout]:
         """Up to `count` rollouts one after another, the last one shorter where the run ends: an iteration of several."""
-        for noise in self.draw_noise(min(count * self.config.num_steps, self.steps_left())).split(
-            self.config.num_steps
-        ):
+        size = self.config.num_steps
+        for noise in self.draw_noise(min(count * size, self.steps_left())).split(size):
             with self.collected(noise=noise) as rollout:
                 yield rollout
 
