@@ -14,6 +14,7 @@ import pytest
 import torch
 from identity_envs import FACTORIES, MaskedIdentityEnv
 from interrupted import resumed_to_the_same_bits
+from machine import needs_compiler
 from torch import Tensor, nn
 
 import phasegrad as pg
@@ -420,7 +421,7 @@ def test_masked_actions_are_never_taken(name: str) -> None:
     assert sum(env.forbidden_taken for env in made) == 0
 
 
-@pytest.mark.parametrize("how", ["on", "replay"])
+@pytest.mark.parametrize("how", [pytest.param("on", marks=needs_compiler), "replay"])
 @pytest.mark.parametrize("name", NAMES)
 def test_every_way_to_compute_ends_at_the_same_parameters(name: str, how: str) -> None:
     quick, plain = (tiny(name, "Pendulum-v1", normalize_observation=True, compile=way) for way in (how, "off"))
