@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -210,3 +212,40 @@ def test_a_run_that_is_replaced_takes_its_changes_along(tmp_path: Path) -> None:
     agent.learn(64 * 3, callback=changing(agent, CHANGES))
     made(tmp_path / "run", overwrite=True).learn(64)
     assert not (tmp_path / "run" / "changes.jsonl").exists()
+
+
+@pytest.mark.parametrize("kind", ["link", "dangling link", "folder", "pipe"])
+def test_what_stands_in_the_place_of_changes_is_left_alone(tmp_path: Path, kind: str) -> None:
+    made(tmp_path / "run").learn(64)
+    place, mine = tmp_path / "run" / "changes.jsonl", tmp_path / "mine.txt"
+    if kind == "link":
+        mine.write_text("mine")
+    if "link" in kind:
+        place.symlink_to(mine)
+    elif kind == "folder":
+        place.mkdir()
+    else:
+        os.mkfifo(place)
+    loaded: Any = pg.load(tmp_path / "run")
+    with pytest.raises(RunError, match=r"changes\.jsonl is not a plain file"):
+        loaded.learn(192, callback=changing(loaded, {2: {"learning_rate": 0.5}}))
+    assert place.is_symlink() or place.exists()
+    assert (mine.read_text() == "mine") if kind == "link" else not mine.exists()
+
+
+def test_a_change_that_cannot_be_written_stops_the_run_with_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = made(tmp_path / "run")
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def callback(row: dict[str, Any]) -> None:
+        if row["iteration"] == 2:
+            with monkeypatch.context() as patch:
+                patch.setattr("phasegrad.runs.changing.os.fsync", full)
+                agent.change(learning_rate=0.5)
+
+    with pytest.raises(RunError, match=r"changes\.jsonl could not be written: No space left on device"):
+        agent.learn(64 * 6, callback=callback)

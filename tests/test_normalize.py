@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -9,6 +11,8 @@ import torch
 from gymnasium import spaces
 
 import phasegrad as pg
+from phasegrad.algorithms import ALGORITHMS
+from phasegrad.compute.plain import PlainSteps
 from phasegrad.data.reward_scaling import RewardNormalizer
 from phasegrad.distributed.moments import merged_moments
 from phasegrad.models.scaling import EPSILON, ObservationNormalizer
@@ -178,3 +182,37 @@ def test_evaluating_and_predicting_leave_every_tensor_alone() -> None:
     for name, tensor in after.items():
         assert torch.equal(tensor, before[name]), name
     agent.close()
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_each_rollout_is_learnt_from_once_and_only_after_it_was_used(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the algorithm does with a rollout sees the scaling that it was acted with."""
+    fields = {"preset": "none", "num_envs": 4, "num_steps": 8, "normalize_observation": True, "compile": "off"}
+    agent: Any = ALGORITHMS[name]("CartPole-v1", **fields, **({"num_minibatches": 2} if name[0] == "p" else {}))
+    seen: list[torch.Tensor] = []
+    counts: list[float] = []
+    collect, gradient = agent.experience.collect, PlainSteps.gradient
+
+    def collected(*arguments: Any) -> Any:
+        rollout = collect(*arguments)
+        seen.append(rollout.observations.flatten(0, 1).clone())
+        return rollout
+
+    def watched(*arguments: Any) -> Any:
+        counts.append(float(agent.model.normalizer.moments_0[0].max()) - 32 * (len(seen) - 1))
+        return gradient(*arguments)
+
+    monkeypatch.setattr(agent.experience, "collect", collected)
+    monkeypatch.setattr(PlainSteps, "gradient", watched)
+    agent.learn(32 * 3)
+    every = torch.cat(seen).double()
+    count, mean, _ = agent.model.normalizer.moments_0
+    assert (count == len(every)).all()
+    torch.testing.assert_close(mean, every.mean(0))
+    in_rollouts = [
+        extra for extra in counts if extra != 32
+    ]  # PPG's auxiliary phase comes after the rollout was learnt from
+    assert in_rollouts
+    assert set(in_rollouts) == {0.0}

@@ -63,8 +63,10 @@ class ChangesFile:
 
     def _read(self) -> list[Change]:
         """Those in the file, in their order; a last line that a kill has cut was never in force."""
-        if not self.path.exists():
+        if not os.path.lexists(self.path):
             return []
+        if self.path.is_symlink() or not self.path.is_file():
+            raise RunError(f"{self.path} is not a plain file, as a run writes it: move it away, then resume the run.")
         *lines, rest = read_limited(self.path, MOST_BYTES).split(b"\n")
         self.is_cut = bool(rest)
         try:
