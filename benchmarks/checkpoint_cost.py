@@ -28,7 +28,7 @@ def measure(algorithm: Any, env: str, steps: int) -> str:
     try:
         with tempfile.TemporaryDirectory() as folder:
             begun = time.perf_counter()
-            algorithm(env, seed=1, run_dir=f"{folder}/run").learn(steps)
+            algorithm(env, seed=1, run_dir=f"{folder}/run", eval_episodes=0).learn(steps)
             whole = time.perf_counter() - begun
     finally:
         RunDirectory.save = save  # type: ignore[method-assign]

@@ -47,7 +47,8 @@ def main() -> None:
     ):
         named(owner, method, name)
     fields = {**task.fields, **parsed(options.set)}
-    agent: Any = ALGORITHMS[task.algorithm](task.env, env_options=task.env_options, seed=1, total_steps=10**9, **fields)
+    fields |= {"seed": 1, "total_steps": 10**9, "eval_episodes": 0}
+    agent: Any = ALGORITHMS[task.algorithm](task.env, env_options=task.env_options, **fields)
     named(type(agent.experience.env), "step", "environments")
     steps = agent.config.num_steps * getattr(agent.config, "updates_per_iteration", 1) * agent.config.num_envs
     seen = 0

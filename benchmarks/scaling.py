@@ -53,6 +53,7 @@ def work(task: str, seconds: float, cores: int, out: Path) -> None:
         torch_threads=threads if settings["large"] else 1,
         env_threads=threads,
         checkpoint_every=UNBOUNDED,
+        eval_episodes=0,
         **settings["fields"],
     )
     seen: list[tuple[float, int, dict[str, float]]] = []

@@ -137,6 +137,7 @@ def measure(task: Task, seconds: float, settings: Sequence[str] = ()) -> dict[st
         total_steps=UNBOUNDED,
         seed=1,
         checkpoint_every=UNBOUNDED,
+        eval_episodes=0,
         **{**task.fields, **parsed(settings)},
     )
     schedule = phase_schedule(vars(agent.config))

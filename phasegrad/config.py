@@ -31,7 +31,7 @@ WEIGHTS = ("entropy_coef", "value_coef", "beta_clone", "q_coef")  # of a loss's 
 UNREAD_BY_LOSSES = {
     *WEIGHTS, *FIXED_FIELDS, "clip_range", "kl_beta", "kl_target", "kl_stop", "learning_rate", "critic_learning_rate",
     "aux_learning_rate", "gamma", "gae_lambda", "policy_gae_lambda", "average_decay", "max_kl", "cg_damping",
-    "line_search_decay", "env_timeout", "preset", "compile", "log_steps", "track", "backend", "vectorization",
+    "line_search_decay", "env_timeout", "preset", "stop_at", "compile", "log_steps", "track", "backend", "vectorization",
 }  # fmt: skip
 ENCODERS = ["auto", "mlp", "nature", "impala", "grid"]  # and those that are registered
 TRUE, FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
@@ -45,9 +45,13 @@ def setting(
     high: float | None = None,
     choices: tuple[str, ...] | None = None,
     live: bool = False,
+    auto: bool = False,
 ) -> Any:
-    """A documented field; `low` and `high` are the closed range of a valid value, a `live` one may change in training."""
-    metadata = {"help": help, "low": low, "high": high, "choices": choices, "live": live}
+    """A documented field; `low` and `high` are the closed range of a valid value, a `live` one may change in training.
+
+    None stands for "auto" in a field that is `auto`.
+    """
+    metadata = {"help": help, "low": low, "high": high, "choices": choices, "live": live, "auto": auto}
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -91,7 +95,23 @@ class Config:
         low=0,
         high=1 << 20,
     )
-    eval_episodes: int = setting(0, "deterministic evaluation episodes at the end of training, 0 for none", low=0)
+    eval_every: int = setting(
+        0,
+        "environment steps between evaluations of eval_episodes greedy episodes; 0 is a tenth of the run, with fewer "
+        "episodes, or none, where they would take more than 5 % of the run",
+        low=0,
+    )
+    eval_episodes: int | None = setting(
+        None,
+        "greedy episodes of an evaluation, in environments of their own: the run's score; auto is 20, or as many as 5 % "
+        "of the run allow; 0 for no evaluation",
+        low=0,
+        high=1 << 20,
+        auto=True,
+    )
+    stop_at: float | None = setting(
+        None, "end the run when an evaluation reaches this mean return; none for the whole run", live=True
+    )
     log_steps: bool = setting(
         False, "keep every step's reward, action and policy (mean and std) under steps/ in the run directory"
     )
@@ -351,7 +371,7 @@ MOST_ITEMS = 64
 def coerce(name: str, value: Any, hint: Any, metadata: Mapping[str, Any]) -> Any:
     """One value as its field's type: text is parsed as the command line writes it; ranges and choices are checked."""
     if typing.get_origin(hint) in (types.UnionType, typing.Union):
-        if value is None or (isinstance(value, str) and value.lower() == "none"):
+        if value is None or (isinstance(value, str) and value.lower() == ("auto" if metadata.get("auto") else "none")):
             return None
         hint = next(option for option in typing.get_args(hint) if option is not type(None))
     if typing.get_origin(hint) is dict and not (isinstance(value, Mapping) and all(isinstance(k, str) for k in value)):

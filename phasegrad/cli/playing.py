@@ -12,6 +12,7 @@ from phasegrad.machine.paths import as_path
 
 def run_eval(options: argparse.Namespace) -> int:
     from phasegrad.algorithms.loading import load
+    from phasegrad.runs.noting import note_evaluation
 
     episodes = whole_or_none("episodes", options.episodes, 1) or 20
     agent = load(options.dir, checkpoint=chosen_checkpoint(options.checkpoint), allow_import=options.allow_import)
@@ -29,6 +30,7 @@ def run_eval(options: argparse.Namespace) -> int:
 
         picks = [pick.strip() for pick in options.record.split(",") if pick.strip()]
         result, videos = evaluate_and_record(agent, episodes, picks, as_path(options.dir) / "videos", **how)
+    note_evaluation(options.dir, {"step": agent.progress.step, **how, **result.summary()})
     if options.json:
         shown = {pick: {"path": str(video.path), "return": video.returns[0]} for pick, video in videos.items()}
         print(json.dumps(result.summary() | ({"videos": shown} if shown else {})))

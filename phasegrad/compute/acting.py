@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from phasegrad.compute.checking import require_same_outputs
 from phasegrad.compute.native import Program
 from phasegrad.errors import PhasegradWarning
+from phasegrad.machine.clock import compiling
 from phasegrad.models import ActorCritic
 from phasegrad.models.encoders import ImageEncoder, JointEncoder
 from phasegrad.models.modes import require_recordable
@@ -98,7 +99,8 @@ class Actor:
         fields = self._fields(rollout)
         if self._program is None:
             try:
-                self._compile(rollout, list(vectors), steps, fields)
+                with compiling():
+                    self._compile(rollout, list(vectors), steps, fields)
             except Exception as error:  # a user's network may do what is not known here; it still acts
                 self.compiled = False
                 warnings.warn(f"Acting runs without compiled code: {error}", PhasegradWarning, stacklevel=2)

@@ -17,6 +17,7 @@ from torch import Tensor
 from phasegrad.compute.plain import Loss
 from phasegrad.config import Config
 from phasegrad.distributed.joining import Ranks
+from phasegrad.machine.clock import compiling
 from phasegrad.models import FlatParameters
 from phasegrad.models.modes import TrainingMode, Unrecordable, require_recordable
 
@@ -101,7 +102,8 @@ def made_by_all(ranks: Ranks, make: Callable[[], Made], instead: str) -> Made:
     """What `make` returns; where it fails in one process all go on by `instead`, and so to the same bits."""
     failure: Exception | None = None
     try:
-        made = make()
+        with compiling():
+            made = make()
     except Exception as error:  # a user's network may do what is not known here; it still trains
         failure = error
     if not ranks.any(failure is not None):

@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from phasegrad.runs.files import checked_header, read_json, read_limited, replac
 from phasegrad.runs.pieces import Pieces, PieceStore
 from phasegrad.runs.replacing import LEG, STATE, TENSORS, appearing, current, replacing, staged
 from phasegrad.runs.spaces import space_from_json, space_to_json
+from phasegrad.runs.state import EvaluationRecord
 from phasegrad.versions import versions
 
 FORMAT = 2
@@ -89,6 +91,7 @@ def _state(trainer: Trainer) -> dict[str, Any]:
         },
         "scalars": trainer.scalars,
         "changes": [change.to_json() for change in trainer.run.changes],
+        "evaluations": asdict(trainer.run.evaluations),
         "observation_space": space_to_json(agent.observation_space),
         "original_observation_space": space_to_json(agent.spaces.observation),
         "action_space": space_to_json(agent.action_space),
@@ -166,6 +169,7 @@ def restore(trainer: Trainer, path: Path, state: Mapping[str, Any]) -> None:
     }
     scalars = {str(name): float(value) for name, value in state["scalars"].items()}
     changes = [change_from_json(each) for each in state.get("changes", [])]
+    evaluations = record_from_json(state.get("evaluations", {}))
     if scalars.keys() != trainer.scalars.keys():
         raise DamagedError(f"{path / STATE} is damaged: its scalars are not those of {trainer.name}.")
     for name, tensor in mine.items():
@@ -175,7 +179,7 @@ def restore(trainer: Trainer, path: Path, state: Mapping[str, Any]) -> None:
     longest = max([0, *(int(length) for length in recent["recent_lengths"])])  # all that format 1 knows
     progress.longest_episode = max(longest, int(saved.get("longest_episode", 0)))
     trainer.scalars.update(scalars)
-    trainer.run.changes = changes
+    trainer.run.changes, trainer.run.evaluations = changes, evaluations
     _restore_legs(trainer, path, state.get("leg"), int(saved.get("leg", 0)))
 
 
@@ -247,3 +251,17 @@ def saved_spaces(state: Mapping[str, Any]) -> Spaces:
             raise DamagedError("The saved observation space is damaged: its flat form is that of another space.")
         observation = own
     return Spaces(observation, action, own_action, bool(state["has_action_mask"]))
+
+
+def record_from_json(data: Mapping[str, Any]) -> EvaluationRecord:
+    """What a run had found out about itself; nothing in files older than that."""
+    counted = {name: float(data.get(name, 0.0)) for name in ("spent", "seconds", "longest")}
+    record = EvaluationRecord(**counted)  # type: ignore[arg-type]
+    for name in ("last", "last_test", "best"):
+        summary = data.get(name)
+        if summary is not None:
+            numbers = {str(key): value for key, value in summary.items() if type(value) in (int, float)}
+            if not {"step", "return_mean", "episodes"} <= numbers.keys():
+                raise DamagedError("The save's record of evaluations is damaged.")
+            setattr(record, name, numbers)
+    return record

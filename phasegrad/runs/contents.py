@@ -10,7 +10,7 @@ from phasegrad.errors import PhasegradError, RunError
 from phasegrad.runs.changing import CHANGES
 from phasegrad.runs.files import intended_name, read_json
 from phasegrad.runs.metrics import EVENTS, TENSORBOARD
-from phasegrad.runs.reading import CONFIG, METRICS, REPORT, RESULT, is_report
+from phasegrad.runs.reading import CONFIG, EVALUATIONS, METRICS, REPORT, RESULT, is_report
 from phasegrad.runs.replacing import SEGMENT, SEGMENTS, is_unfinished, remove_save
 from phasegrad.runs.steps import STEPS
 from phasegrad.runs.tracking import ID_FILE
@@ -20,7 +20,7 @@ BAD_BATCH, LAUNCH = "bad-batch.safetensors", ".launch"
 LEVELS = "levels.json"  # of a study's run
 CHECKPOINT = re.compile(r"step-([0-9]{12,18})")
 DAMAGED = re.compile(r"damaged-(step-[0-9]{12,18})(-[0-9]+)?")  # a checkpoint that was passed over and set aside
-FILES = (CONFIG, METRICS, RESULT, CHANGES, BAD_BATCH, LAUNCH, ID_FILE, LEVELS)
+FILES = (CONFIG, METRICS, RESULT, EVALUATIONS, CHANGES, BAD_BATCH, LAUNCH, ID_FILE, LEVELS)
 IN_FOLDERS = {
     SEGMENTS: SEGMENT,
     TENSORBOARD: EVENTS,

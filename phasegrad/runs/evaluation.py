@@ -19,9 +19,15 @@ from phasegrad.compute.devices import pick_threads
 from phasegrad.config import coerce
 from phasegrad.errors import ConfigError, EnvError, PhasegradWarning
 
-MOST_ENVS = 16
+MOST_ENVS = 20  # played side by side
 # Steps of an episode unless asked otherwise: a greedy policy may never end one where there is no time limit.
 MOST_STEPS = 10_000
+
+
+# The names of what an evaluation comes to, as `phasegrad eval --json` prints them.
+SUMMARY = (
+    "return_mean", "return_std", "return_min", "return_max", "length_mean", "episodes", "episodes_cut",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -33,16 +39,10 @@ class Evaluation:
     cut: int = 0  # of them, so many were ended at the most steps allowed
 
     def summary(self) -> dict[str, float | int]:
-        """What `phasegrad eval --json` prints."""
-        return {
-            "return_mean": float(np.mean(self.returns)),
-            "return_std": float(np.std(self.returns)),
-            "return_min": float(np.min(self.returns)),
-            "return_max": float(np.max(self.returns)),
-            "length_mean": float(np.mean(self.lengths)),
-            "episodes": len(self.returns),
-            "episodes_cut": self.cut,
-        }
+        """What it comes to, by the names of `SUMMARY`."""
+        returns = self.returns
+        statistics = (np.mean(returns), np.std(returns), np.min(returns), np.max(returns), np.mean(self.lengths))
+        return dict(zip(SUMMARY, (*map(float, statistics), len(returns), self.cut), strict=True))
 
     @property
     def return_mean(self) -> float:
@@ -89,13 +89,17 @@ def run_evaluation(
     seed: int | None,
     levels: str,
     max_steps: int | None = None,
+    unlimited_steps: int = MOST_STEPS,
 ) -> Evaluation:
-    """`episodes` whole episodes, or their first `max_steps` steps, in environments of their own."""
+    """`episodes` whole episodes, or their first `max_steps` steps, in environments of their own.
+
+    Where neither that nor the environment sets a limit, an episode is cut after `unlimited_steps`.
+    """
     episodes, max_steps = checked_episodes(episodes), checked_max_steps(max_steps)
     seed = None if seed is None else coerce("seed", seed, int, {"low": 0})
     env = evaluation_env(agent, episodes, seed=seed, levels=levels)
     try:
-        most = step_limit(env, max_steps)
+        most = step_limit(env, max_steps, unlimited_steps)
         return as_evaluation(play(agent, env, episodes, deterministic=deterministic, seed=seed, max_steps=most))
     finally:
         release(agent, env)
@@ -109,9 +113,9 @@ def checked_max_steps(max_steps: Any) -> int | None:
     return None if max_steps is None else int(coerce("max_steps", max_steps, int, {"low": 1}))
 
 
-def step_limit(env: envs.VectorEnv, max_steps: int | None) -> int:
+def step_limit(env: envs.VectorEnv, max_steps: int | None, unlimited_steps: int = MOST_STEPS) -> int:
     """Where an episode is cut: as asked, else well after the environment's own time limit, or at ours if it has none."""
-    return max_steps or (2 * env.time_limit if env.time_limit else MOST_STEPS)
+    return max_steps or (2 * env.time_limit if env.time_limit else unlimited_steps)
 
 
 @contextlib.contextmanager
@@ -256,6 +260,7 @@ def evaluation_env(
         options=options,
         render=render,
         evaluation=True,
+        timeout=config.env_timeout or None,
     )
     try:
         agent.require_form(env)

@@ -20,6 +20,7 @@ MOST_NAMES = 500  # different metrics of one run
 MOST_EPOCHS = 1000  # entries of a list such as aux_clone_kl_by_epoch
 
 REPORT = "report.html"
+EVALUATIONS = "evaluations.jsonl"  # what `phasegrad eval` found
 
 LARGEST = sys.float_info.max
 

@@ -6,8 +6,9 @@ import contextlib
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import fields
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, fields
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ import torch
 from phasegrad.compute.devices import pick_threads
 from phasegrad.config import coerce, short
 from phasegrad.distributed import joining
-from phasegrad.errors import ConfigError, EnvError, NonFiniteError, PhasegradError, RanksError
+from phasegrad.errors import ConfigError, EnvError, NonFiniteError, PhasegradError, PhasegradWarning, RanksError
 from phasegrad.machine.memory import require_room
 from phasegrad.runs.carried import take_up_carried
 from phasegrad.runs.changing import ChangesFile, change_from_json
@@ -25,6 +26,8 @@ from phasegrad.runs.console import make_display
 from phasegrad.runs.contents import BAD_BATCH
 from phasegrad.runs.contract import Trainer
 from phasegrad.runs.directory import RunDirectory, step_of
+from phasegrad.runs.evaluating import Evaluations
+from phasegrad.runs.evaluation import SUMMARY
 from phasegrad.runs.metrics import TENSORBOARD, MetricsFile, TensorBoard, read_metrics
 from phasegrad.runs.stopping import StopRequests
 from phasegrad.runs.tracking import Wandb, require_wandb
@@ -52,8 +55,10 @@ def train(
     torch.set_num_threads(pick_threads(trainer.config.torch_threads, computation.large))
     with contextlib.ExitStack() as cleanup:
         cleanup.callback(torch.set_num_threads, threads_before)
-        cleanup.enter_context(computation.compiled_encoders())
+        with trainer.clock.section("compile"):
+            cleanup.enter_context(computation.compiled_encoders())
         session = Session(trainer, total, progress, cleanup)
+        session.evaluations.seen = callback is not None or session.is_seen
         return session.run(callback)
 
 
@@ -64,7 +69,7 @@ def record_result(trainer: Trainer) -> dict[str, Any]:
 
 
 def plan_total(trainer: Trainer, total_steps: int | None) -> int:
-    """The final step count, exact: it must be reachable in whole steps of all environments."""
+    """The final step count: what is asked for, in whole steps of all environments."""
     config = trainer.config
     total = config.total_steps if total_steps is None else coerce("total_steps", total_steps, int, {"low": 1})
     if total <= trainer.run.progress.step:
@@ -72,11 +77,13 @@ def plan_total(trainer: Trainer, total_steps: int | None) -> int:
             f"total_steps {total} is not beyond the {trainer.run.progress.step} steps already taken: give a larger one."
         )
     if total % config.num_envs:
-        below = total - total % config.num_envs
-        near = f"{below} or {below + config.num_envs}" if below else str(config.num_envs)
-        raise ConfigError(
-            f"total_steps {total} is not a multiple of num_envs {config.num_envs}: use {near}, or another num_envs."
+        above = -(-total // config.num_envs) * config.num_envs
+        warnings.warn(
+            f"total_steps {total:,} is not a multiple of num_envs {config.num_envs}: the run takes {above:,} steps.",
+            PhasegradWarning,
+            stacklevel=5,
         )
+        total = above
     config.settle(total_steps=total)
     return total
 
@@ -90,6 +97,7 @@ class Session:
 
     def __init__(self, trainer: Trainer, total: int, shown: bool, cleanup: contextlib.ExitStack) -> None:
         self.trainer, self.total, self.ranks = trainer, total, trainer.ranks
+        self.is_seen = shown or trainer.run.run_dir is not None  # whether anyone can see its result
         config = trainer.config
         self.checkpoint_every = config.checkpoint_every or max(1, total // CHECKPOINTS_A_RUN)
         self.started, self.first_step = time.perf_counter(), trainer.run.progress.step
@@ -99,6 +107,8 @@ class Session:
         self.tracker: Wandb | None = None
         self.last_checkpoint: int | None = None
         self.saved_at, self.saving_seconds = self.started, 0.0  # when the last checkpoint was done, what it took
+        self.untold_saving = 0.0  # seconds of checkpoints that no row has told of yet
+        self.evaluations = Evaluations(trainer.agent, trainer.run.progress, trainer.run.evaluations, total)
         cleanup.callback(self._note_seconds)
         self._start_alike()
         if trainer.run.run_dir is not None:
@@ -169,7 +179,10 @@ class Session:
         trainer = self.trainer
         trainer.config.freeze()
         iterations = trainer.iterations()
-        stopped = False
+        preparing = sum(
+            trainer.clock.seconds.values()
+        )  # of what was compiled before the first iteration, which tells it
+        stopped = self.evaluations.reached()  # a run that had come to its score before it was killed
         while trainer.run.progress.step < self.total and not stopped:
             before = trainer.run.progress.step
             with self._explained(before):
@@ -179,13 +192,13 @@ class Session:
                 require_finite_parameters(trainer)
             trainer.end_iteration()
             self.stop.iteration_is_over()
-            row = self._row(row, time.perf_counter() - begun, trainer.run.progress.step - before)
+            row = self._row(row, time.perf_counter() - begun + preparing, trainer.run.progress.step - before)
+            preparing = 0.0
             due = self._checkpoint_due(before)
             if self.ranks.size > 1 and (due or trainer.run.progress.iteration % ITERATIONS_BETWEEN_COMPARISONS == 0):
                 self.ranks.require_alike(trainer.tensors(), f"iteration {trainer.run.progress.iteration}")
-            evaluation = self._evaluation() if due else None
-            if evaluation is not None:
-                row |= {f"eval_{name}": value for name, value in evaluation.items()}
+            evaluated = self._evaluate(self.evaluations.episodes_due(before, due))
+            row |= evaluated
             if self.metrics is not None and self.tensorboard is not None:
                 self.metrics.write(row)
                 self.tensorboard.write(row)
@@ -193,14 +206,15 @@ class Session:
                 self.tracker.write(row)
             self.display.iteration(row)
             stopped = callback is not None and asks_to_stop(callback, row)
+            stopped |= self.evaluations.reached()
             if trainer.run.progress.step >= self.total:
                 trainer.end_run()
             if due:
                 self.trainer.run.checkpoint_due = False
-                self._save({} if evaluation is None else {"evaluation": evaluation})
+                self._save(noted(evaluated))
             stopped, requested = self._asked_to_stop(stopped)
             if (stopped or requested) and not due:
-                self._save({})
+                self._save(noted(evaluated))
             if requested and trainer.run.progress.step < self.total:
                 raise self.stop.error(self._stopped_sentence())
         result = self._result("stopped" if stopped else "finished")
@@ -229,10 +243,20 @@ class Session:
         waited = time.perf_counter() - self.saved_at
         return self.saving_seconds <= DEAREST * waited
 
-    def _evaluation(self) -> dict[str, float | int] | None:
-        """Episodes in environments of their own, at a checkpoint that may turn out the best."""
-        episodes = self.trainer.config.eval_checkpoints
-        return self.ranks.from_first(lambda: self.trainer.evaluate(episodes).summary()) if episodes else None
+    def _evaluate(self, episodes: int) -> dict[str, Any]:
+        """What an evaluation by the first process adds to the metrics; all of them know of it afterwards."""
+        if not episodes:
+            return {}
+        with self.trainer.clock.apart("evaluation") as taken:
+            found = self.ranks.from_first(lambda: self.evaluations.make(episodes))
+            self._share_evaluations()
+        self.trainer.run.evaluations.seconds += taken.seconds
+        return found and {**found, "eval_seconds": taken.seconds}
+
+    def _share_evaluations(self) -> None:
+        mine = self.evaluations
+        record, mine.failed = self.ranks.from_first(lambda: (asdict(mine.record), mine.failed))
+        vars(mine.record).update(record)
 
     def _save(self, extra: dict[str, Any]) -> None:
         trainer, begun = self.trainer, time.perf_counter()
@@ -246,6 +270,7 @@ class Session:
         self.display.checkpoint(self.directory.save(trainer, extra, last=last))
         self.last_checkpoint, self.saved_at = trainer.run.progress.step, time.perf_counter()
         self.saving_seconds = self.saved_at - begun
+        self.untold_saving += self.saving_seconds
 
     @contextlib.contextmanager
     def _explained(self, before: int) -> Iterator[None]:
@@ -301,6 +326,8 @@ class Session:
             "episodes": progress.episodes,
         }
         tail = {"sps": steps / seconds, "seconds": self._seconds()}
+        if self.untold_saving:
+            tail["checkpoint_seconds"], self.untold_saving = self.untold_saving, 0.0
         if "auxiliary" in times:
             tail["sps_policy_phase"] = steps / (seconds - times["auxiliary"])
         return head | row | tail | {f"time_{name}": taken / seconds for name, taken in times.items()}
@@ -322,8 +349,14 @@ class Session:
         }
         if self.ranks.size > 1:
             result["processes"] = self.ranks.size
-        if trainer.config.eval_episodes:
-            result["eval"] = self.ranks.from_first(lambda: trainer.evaluate(trainer.config.eval_episodes).summary())
+        self.evaluations.seen = self.is_seen
+        with trainer.clock.apart("evaluation") as taken:
+            result |= self.ranks.from_first(self.evaluations.result)
+            self._share_evaluations()
+        result["eval_seconds"] = trainer.run.evaluations.seconds + taken.seconds
+        if status == "stopped" and self.evaluations.reached():
+            result["reached"] = trainer.config.stop_at
+        result["seconds"] = self._seconds()
         if self.directory is not None and self.ranks.is_first:
             self.directory.write_result(result)
         return result
@@ -335,6 +368,12 @@ class Session:
 
     def _note_seconds(self) -> None:
         self.trainer.run.seconds_before = self._seconds()
+
+
+def noted(evaluated: Mapping[str, Any]) -> dict[str, Any]:
+    """What a checkpoint says of the evaluation made with it, if there was one."""
+    summary = {name: evaluated[f"eval_{name}"] for name in SUMMARY if f"eval_{name}" in evaluated}
+    return {"evaluation": summary} if summary else {}
 
 
 def next_row(iterations: Iterator[dict[str, Any]], trainer: Trainer) -> dict[str, Any]:

@@ -28,6 +28,18 @@ class Progress:
     recent_lengths: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT_EPISODES))
 
 
+@dataclass
+class EvaluationRecord:
+    """What a run knows of its own evaluations; it goes into a checkpoint, so that a resumed run makes the same ones."""
+
+    spent: float = 0.0  # what they have cost, in environment steps of training
+    seconds: float = 0.0
+    longest: float = 0.0  # episode of the last one, in steps
+    last: dict[str, Any] | None = None  # its summary with its step; on training levels, where levels are limited
+    last_test: dict[str, Any] | None = None  # and on others
+    best: dict[str, Any] | None = None  # step, return_mean and episodes of the best one
+
+
 @dataclass(frozen=True)
 class Change:
     """Settings that were changed once so many iterations were done, with the values they had and got."""
@@ -47,6 +59,7 @@ class RunState:
 
     legs: Legs  # of the training environments
     progress: Progress = field(default_factory=Progress)
+    evaluations: EvaluationRecord = field(default_factory=EvaluationRecord)
     run_dir: Path | None = None
     overwrite: bool = False  # whether a run there, or what it holds beyond this one's step, may be replaced
     takes_over: bool = False  # whether the run in the run directory is this one, to go on with
