@@ -35,7 +35,7 @@ BY_ALGORITHM = {
     "acer": "--replay-capacity 1024 --replay-start 128",
 }
 TOTAL = 1920
-TIMES = re.compile("sps.*|seconds|time_.*")
+TIMES = re.compile("sps.*|seconds.*|time_.*")
 # Steps; checkpoints every three iterations, which is shorter than a phase of PPG, and environments made anew early
 INSIDE = "--checkpoint-every 192 --restart-every 64"
 SIGNALS = {"terminate": (signal.SIGTERM, 143), "interrupt": (signal.SIGINT, 130)}
@@ -208,7 +208,9 @@ def compare(whole: Path, killed: Path) -> list[str]:
         if tensorboard_steps(run / "tensorboard") != steps:
             found.append(f"TensorBoard of {run.name} shows other steps")
     results = [json.loads((run / "result.json").read_text()) for run in (whole, killed)]
-    if any(results[0][key] != results[1][key] for key in ("status", "step", "return_mean", "episodes")):
+    if any(
+        results[0][key] != results[1][key] for key in ("status", "step", "return_mean", "episodes", "eval", "best_eval")
+    ):
         found.append("the results differ")
     return found
 

@@ -293,7 +293,7 @@ def test_overwrite_refuses_a_folder_with_anothers_config(
     [
         ["--env", "CartPoel-v1"],
         ["--gamma", "2"],
-        ["--total-steps", "127"],
+        ["--total-steps", "0"],
         ["--num-steps", "1e12", "--total-steps", "1e13"],
         ["--device", "cuda:9"],
         ["--track", "wandb"],

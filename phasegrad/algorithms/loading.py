@@ -168,6 +168,7 @@ def _build(folder: Path, state: dict[str, Any], env: Any, encoder: Any, device: 
         int(extra.get("metrics_bytes", 0)),
         float(extra.get("seconds", 0.0)),
     )
+    agent.run.seconds_evaluating = float(extra.get("seconds_evaluating", 0.0))
     return agent
 
 

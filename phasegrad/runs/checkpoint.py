@@ -255,8 +255,7 @@ def saved_spaces(state: Mapping[str, Any]) -> Spaces:
 
 def record_from_json(data: Mapping[str, Any]) -> EvaluationRecord:
     """What a run had found out about itself; nothing in files older than that."""
-    counted = {name: float(data.get(name, 0.0)) for name in ("spent", "seconds", "longest")}
-    record = EvaluationRecord(**counted)  # type: ignore[arg-type]
+    record = EvaluationRecord(float(data.get("spent", 0.0)), float(data.get("longest", 0.0)))
     for name in ("last", "last_test", "best"):
         summary = data.get(name)
         if summary is not None:

@@ -34,8 +34,9 @@ FOR_THE_LAST = 0.6  # of that, at most, is kept back for the evaluation at the e
 # a step of all environments together in shares of one of training's,
 STEP_OF_ALL = 0.35
 MOST_TRAINING_ENVS = 64  # beyond these a training step's cost is that of its environments alone
+STEP_OF_ALL_LARGE = 0.5  # with images: in environment steps of training, each of which costs many passes of the network
 # and with it the step of each environment, by its family; others, in Python, may cost as much as all of training.
-STEP_OF_ONE = {"classic": 0.05, "box2d": 0.15, "mujoco": 0.3, "atari": 0.4, "procgen": 0.4}
+STEP_OF_ONE = {"classic": 0.05, "box2d": 0.15, "mujoco": 0.3, "atari": 0.4, "procgen": 0.1}
 STEP_OF_UNKNOWN = 1.0
 TO_MAKE_ONE = {"atari": 120.0}  # an environment made and started
 LITTLE_MORE = 1.3  # times the cost of the fewest episodes at the end: more are played where they add no more than that
@@ -69,7 +70,7 @@ class Costs:
         of_one = STEP_OF_ONE.get(family, STEP_OF_UNKNOWN) if backend == "envpool" else STEP_OF_UNKNOWN
         if backend == "gymnasium" and config.vectorization == "async":
             of_one *= config.num_envs  # training steps them at the same time, an evaluation one after the other
-        of_all = STEP_OF_ALL * min(config.num_envs, MOST_TRAINING_ENVS)
+        of_all = STEP_OF_ALL_LARGE if agent.is_large else STEP_OF_ALL * min(config.num_envs, MOST_TRAINING_ENVS)
         return cls(of_all, of_one, TO_MAKE_ONE.get(family, 0.0), 2 if is_limited(agent) else 1)
 
     def cost(self, episodes: int, length: float) -> float:

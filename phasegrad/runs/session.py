@@ -197,8 +197,9 @@ class Session:
             due = self._checkpoint_due(before)
             if self.ranks.size > 1 and (due or trainer.run.progress.iteration % ITERATIONS_BETWEEN_COMPARISONS == 0):
                 self.ranks.require_alike(trainer.tensors(), f"iteration {trainer.run.progress.iteration}")
-            evaluated = self._evaluate(self.evaluations.episodes_due(before, due))
-            row |= evaluated
+            evaluated, taken = self._evaluate(self.evaluations.episodes_due(before, due))
+            if evaluated:
+                row |= evaluated | {"time_evaluation": taken * row["sps"] / (trainer.run.progress.step - before)}
             if self.metrics is not None and self.tensorboard is not None:
                 self.metrics.write(row)
                 self.tensorboard.write(row)
@@ -243,15 +244,15 @@ class Session:
         waited = time.perf_counter() - self.saved_at
         return self.saving_seconds <= DEAREST * waited
 
-    def _evaluate(self, episodes: int) -> dict[str, Any]:
-        """What an evaluation by the first process adds to the metrics; all of them know of it afterwards."""
+    def _evaluate(self, episodes: int) -> tuple[dict[str, Any], float]:
+        """What an evaluation by the first process found, of which all know afterwards, and the seconds it took."""
         if not episodes:
-            return {}
+            return {}, 0.0
         with self.trainer.clock.apart("evaluation") as taken:
             found = self.ranks.from_first(lambda: self.evaluations.make(episodes))
             self._share_evaluations()
-        self.trainer.run.evaluations.seconds += taken.seconds
-        return found and {**found, "eval_seconds": taken.seconds}
+        self.trainer.run.seconds_evaluating += taken.seconds
+        return found, taken.seconds
 
     def _share_evaluations(self) -> None:
         mine = self.evaluations
@@ -265,7 +266,8 @@ class Session:
         if self.metrics is not None:
             self.metrics.sync()
             trainer.run.metrics_bytes = self.metrics.bytes_written
-            extra = {"metrics_bytes": trainer.run.metrics_bytes, "seconds": self._seconds(), **extra}
+            seconds = {"seconds": self._seconds(), "seconds_evaluating": trainer.run.seconds_evaluating}
+            extra = {"metrics_bytes": trainer.run.metrics_bytes, **seconds, **extra}
         last = trainer.run.progress.step >= self.total
         self.display.checkpoint(self.directory.save(trainer, extra, last=last))
         self.last_checkpoint, self.saved_at = trainer.run.progress.step, time.perf_counter()
@@ -327,7 +329,7 @@ class Session:
         }
         tail = {"sps": steps / seconds, "seconds": self._seconds()}
         if self.untold_saving:
-            tail["checkpoint_seconds"], self.untold_saving = self.untold_saving, 0.0
+            times["checkpoint"], self.untold_saving = self.untold_saving, 0.0
         if "auxiliary" in times:
             tail["sps_policy_phase"] = steps / (seconds - times["auxiliary"])
         return head | row | tail | {f"time_{name}": taken / seconds for name, taken in times.items()}
@@ -353,7 +355,7 @@ class Session:
         with trainer.clock.apart("evaluation") as taken:
             result |= self.ranks.from_first(self.evaluations.result)
             self._share_evaluations()
-        result["eval_seconds"] = trainer.run.evaluations.seconds + taken.seconds
+        result["seconds_evaluation"] = trainer.run.seconds_evaluating + taken.seconds
         if status == "stopped" and self.evaluations.reached():
             result["reached"] = trainer.config.stop_at
         result["seconds"] = self._seconds()

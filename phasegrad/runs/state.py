@@ -33,7 +33,6 @@ class EvaluationRecord:
     """What a run knows of its own evaluations; it goes into a checkpoint, so that a resumed run makes the same ones."""
 
     spent: float = 0.0  # what they have cost, in environment steps of training
-    seconds: float = 0.0
     longest: float = 0.0  # episode of the last one, in steps
     last: dict[str, Any] | None = None  # its summary with its step; on training levels, where levels are limited
     last_test: dict[str, Any] | None = None  # and on others
@@ -68,6 +67,7 @@ class RunState:
     checkpoint_due: bool = False  # at the next boundary
     metrics_bytes: int = 0  # that metrics.jsonl held at the last checkpoint
     seconds_before: float = 0.0  # of training, in earlier sessions
+    seconds_evaluating: float = 0.0  # of the run so far
     played_to: str = ""  # digest of the observations that a checkpoint's actions led to
     carried_from: dict[str, Any] | None = None  # what a checkpoint lists of rollouts to be read when training goes on
     changes: list[Change] = field(default_factory=list)  # of settings so far
