@@ -41,7 +41,7 @@ EXAMPLES = {
     ),
     "plot": (
         "phasegrad plot runs/cartpole --out curve.png",
-        "phasegrad plot runs/seed1 runs/seed2 runs/seed3 --out curve.png",
+        "phasegrad plot runs/seed1 runs/seed2 runs/seed3 --smooth 50_000 --out curve.pdf --csv curve.csv",
     ),
     "video": (
         "phasegrad video runs/cartpole",
@@ -159,8 +159,18 @@ def _add_evaluation(verb: AddVerb) -> None:
 
 def _add_plot_video_and_export(verb: AddVerb) -> None:
     plot = verb("plot", "draw learning curves as a picture")
-    plot.add_argument("dir", nargs="+", help="run directories; more than one are drawn as their mean and range")
-    plot.add_argument("--out", default="curve.png", help="PNG file to write (default curve.png)")
+    plot.add_argument(
+        "dir",
+        nargs="+",
+        help="run directories; three seeds or more are drawn as their mean and range, fewer as they are",
+    )
+    plot.add_argument(
+        "--out", metavar="FILE", default="curve.png", help=".png, .svg, .pdf or .csv to write (default curve.png)"
+    )
+    plot.add_argument(
+        "--smooth", metavar="STEPS", help="average each curve over so many environment steps (default: as it is)"
+    )
+    plot.add_argument("--csv", metavar="FILE", help="write what is drawn as a table too")
     video = verb("video", "film the agent as an mp4, GIF or WebP, with the running return, its actions and V(s)")
     video.add_argument("dir", help=AGENT)
     video.add_argument("--episodes", help="how many (default 1; 4 in a grid)")

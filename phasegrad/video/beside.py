@@ -20,7 +20,6 @@ from phasegrad.video.recorders import Filming, Shown, Video
 from phasegrad.video.recording import film_parts, in_place, label_of, side_of, stuck_after, video_of, videos_of
 
 MOST_BESIDE = 6
-KEPT = "keep_checkpoints says how many of a run's checkpoints are kept, 3 unless set"
 
 
 def chosen_steps(run: str | Path, wanted: str) -> tuple[list[int], str]:
@@ -31,6 +30,8 @@ def chosen_steps(run: str | Path, wanted: str) -> tuple[list[int], str]:
     directory.checkpoint()  # says so where there is none
     kept = [step_of(path) for path in directory.checkpoints()]
     named = {"first": kept[0], "last": kept[-1]}
+    limit = directory.read_config().get("keep_checkpoints")
+    because = f"keep_checkpoints {limit} had the run keep no more" if limit is not None else "the run kept no more"
     steps: list[int] = []
     for word in filter(None, (part.strip() for part in wanted.split(","))):
         if word in named:
@@ -44,9 +45,9 @@ def chosen_steps(run: str | Path, wanted: str) -> tuple[list[int], str]:
         has = ", ".join(map(str, kept))
         raise ConfigError(
             f"--checkpoints {wanted} names {len(steps)} of the checkpoints that {directory.path} has ({has}), and 2 to "
-            f"{MOST_BESIDE} go side by side; {KEPT}."
+            f"{MOST_BESIDE} go side by side; {because}."
         )
-    said = f"first is step {kept[0]:,}, the first checkpoint there is: {KEPT}." if "first" in wanted else ""
+    said = f"first is step {kept[0]:,}, the first checkpoint there is: {because}." if "first" in wanted else ""
     return steps, said
 
 
