@@ -37,7 +37,7 @@ class Line:
 
 def lines_of(groups: Sequence[RunGroup], smooth: float = 0.0) -> list[Line]:
     """The lines of all groups of seeds; three seeds or more become their mean and range, fewer stay single lines."""
-    found = []
+    found: list[Line] = []
     for group in groups:
         by_curve = {curve: _run_lines(group, curve, smooth) for curve in COLUMNS}
         both_levels = bool(by_curve[TEST_SCORE])
