@@ -16,7 +16,7 @@ from test_video import SMALL, Ramp, decoded, difference, over
 import phasegrad as pg
 from phasegrad.cli.main import main
 from phasegrad.errors import ConfigError, PhasegradWarning
-from phasegrad.video.actions import described, names_of
+from phasegrad.video.actions import described, levels_of, names_of
 from phasegrad.video.captions import BACKGROUND, CUT, Caption, caption_bar, captioned, glyphs_of_size, lines
 from phasegrad.video.film import Film, join
 from phasegrad.video.flames import OUTER, thrusts, with_flames
@@ -206,6 +206,38 @@ def test_actions_are_named_where_the_environment_is_known() -> None:
     assert described(np.array(1), names_of("Breakout-v5", 4)) == "1"
     assert described(np.array([0.5, -1.0], np.float32)) == "+0.50 -1.00"
     assert described(np.array([2, 0, 1])) == "2 0 1"
+
+
+def test_long_vectors_of_actions_are_drawn_as_columns(tmp_path: Path) -> None:
+    space = gym.spaces.Box(np.array([-2.0, -1, 0, -np.inf]), np.array([2.0, 1, 4, np.inf]), dtype=np.float64)
+    assert levels_of(np.array([1.0, -1, 2, 0.25]), space) == (0.5, -1, 0, 0.25)
+    assert levels_of(np.array([1.0, -1, 2]), space) == ()
+    assert levels_of(np.array([1, 0, 1, 1]), gym.spaces.MultiDiscrete([2] * 4)) == ()
+    assert described(np.array([1.0, -1, 2, 0.25])) == ""
+    for width in (200, 256, 600):
+        for count in (4, 17):
+            bars = []
+            for sign in (1.0, -1.0):
+                full, none = (
+                    caption_bar(width, Caption(1.0, 2, agent="PPO, 9 steps", levels=levels, value=0.5)).astype(int)
+                    for levels in ((sign,) * count, (0.0,) * count)
+                )
+                rows, columns = np.nonzero(np.abs(full - none).max(-1) > 60)
+                assert len(rows) > 2 * count
+                bars.append((rows.mean(), columns.min(), columns.max()))
+            assert bars[0][0] < bars[1][0] - 3  # up, and down
+            assert bars[0][1:] == bars[1][1:]
+
+    class Arm(Ramp):
+        action_space = gym.spaces.Box(-1, 1, (6,), np.float32)
+
+        def step(self, action: Any) -> Any:
+            return super().step(0)
+
+    agent = pg.PPO(Arm, **SMALL)
+    frames, _ = decoded(record_video(agent, tmp_path / "v.mp4", max_steps=3, deterministic=False).path)
+    blank = caption_bar(512, Caption(0.0, 0, agent="PPO, 0 steps", levels=(0.0,) * 6, value=0.0))
+    assert np.abs(frames[0][: len(blank)].astype(int) - blank)[26:, 80:140].max() > 100
 
 
 # Where nothing changes

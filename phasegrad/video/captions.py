@@ -30,6 +30,7 @@ class Caption:
     value: float | None = None
     ending: str = ""
     cut: bool = False
+    levels: tuple[float, ...] = ()  # of an action with many numbers, each from -1 to 1, drawn as columns
 
 
 Line = tuple[str, Sequence[str]]  # the text at the left, and what may stand at the right: the first that fits
@@ -39,7 +40,7 @@ def lines(caption: Caption, characters: int) -> list[Line]:
     """The lines of a bar that has room for so many characters. How many lines depends on the width alone."""
     earned = f"return {number(caption.episode_return)}"
     value = "" if caption.value is None else f"V(s) {number(caption.value)}"
-    done = caption.ending or (f"action {caption.action}" if caption.action else "")
+    done = caption.ending or (f"action {caption.action}" if caption.action or caption.levels else "")
     step = f"step {caption.step:,}"
     places = [f"{caption.title}  {step}", step] if caption.title else [step]
     if characters >= TWO_LINES:
@@ -84,7 +85,10 @@ def caption_bar(width: int, caption: Caption) -> np.ndarray:
         row += BACKGROUND
         _draw(row, left[:characters], margin, glyphs, state if index == 0 or caption.ending else PLAIN)
         right = next((text for text in candidates if len(left) + len(text) + 1 <= characters), "")
-        _draw(row, right, width - margin - advance * len(right), glyphs, MUTED)
+        end = width - margin - advance * len(right)
+        _draw(row, right, end, glyphs, MUTED)
+        if index == 1 and caption.levels and not caption.ending:
+            _draw_levels(row, caption.levels, margin + advance * len(left), end - advance)
         rows.append(row)
     bar = np.concatenate(rows).round().astype(np.uint8)
     edge = np.full((size // 4, width, 3), BACKGROUND, np.uint8)
@@ -97,6 +101,18 @@ def _draw(row: np.ndarray, text: str, x: int, glyphs: dict[str, np.ndarray], col
         place = row[:, x : x + glyph.shape[1]]
         place += (np.array(colour, np.float32) - place) * glyph[:, : place.shape[1]]
         x += glyph.shape[1]
+
+
+def _draw_levels(row: np.ndarray, levels: Sequence[float], x: int, end: int) -> None:
+    """A column for each number, up or down from a line in the middle; as many as there is room for."""
+    height = row.shape[0]
+    middle, reach = height // 2, height // 2 - 2
+    pitch = max(3, min(8, (end - x) // len(levels)))
+    for index, level in enumerate(levels[: max(0, end - x) // pitch]):
+        left = x + index * pitch
+        row[middle, left : left + pitch] = MUTED
+        tip = middle - round(max(-1.0, min(1.0, level)) * reach)
+        row[min(tip, middle) : max(tip, middle) + 1, left : left + pitch - 1] = PLAIN
 
 
 @functools.cache

@@ -15,7 +15,7 @@ import torch
 from phasegrad import envs
 from phasegrad.runs.evaluation import Spectator, play
 from phasegrad.tree import named_leaves, tree_map
-from phasegrad.video.actions import described, names_of
+from phasegrad.video.actions import described, levels_of, names_of
 from phasegrad.video.captions import Caption, captioned
 from phasegrad.video.film import Film, scaled
 from phasegrad.video.flames import with_flames
@@ -117,8 +117,9 @@ class Recorder(Spectator):
             if self.has_flames:
                 picture = with_flames(picture, seen[0], taken[index], int(self.steps[index]))
             self.last[index] = scaled(picture, self.how.longest_side)
-            words = described(np.asarray(taken[index]), self.names)
-            self.put(index, self.caption(index, action=words, value=float(values[index])))
+            action = np.asarray(taken[index])
+            said = {"action": described(action, self.names), "levels": levels_of(action, self.own_actions.original)}
+            self.put(index, self.caption(index, **said, value=float(values[index])))
 
     def caption(self, index: int, **more: Any) -> Caption:
         return Caption(float(self.returns[index]), int(self.steps[index]), agent=self.how.label, **more)
