@@ -47,7 +47,8 @@ class Film:
         if self._process is None:
             self._start(frame.shape)
         if frame.shape != self._shape:
-            raise RunError(f"The frames of {self.path} changed their size from {self._shape} to {frame.shape}.")
+            before, now = (f"{shape[1]} x {shape[0]}" for shape in (self._shape, frame.shape))
+            raise RunError(f"The pictures changed their size from {before} to {now}, and a film has one size.")
         assert self._process is not None
         assert self._process.stdin is not None
         payload = np.ascontiguousarray(frame).data
