@@ -17,6 +17,7 @@ import phasegrad as pg
 from phasegrad.cli.main import main
 from phasegrad.errors import ConfigError, PhasegradWarning
 from phasegrad.video.actions import described, levels_of, names_of
+from phasegrad.video.animation import beside
 from phasegrad.video.captions import BACKGROUND, CUT, Caption, caption_bar, captioned, glyphs_of_size, lines
 from phasegrad.video.film import Film, join
 from phasegrad.video.flames import OUTER, thrusts, with_flames
@@ -397,6 +398,22 @@ def test_checkpoints_are_shown_side_by_side(run: Path, tmp_path: Path, capsys: p
     notes = json.loads((tmp_path / "v.json").read_text())
     assert notes["steps"] == [64, 128]
     assert notes["returns"] == [video.returns[0] for video in expected]
+
+
+@pytest.mark.parametrize("lossless", [False, True])
+def test_a_film_that_ends_early_waits_with_its_last_picture(lossless: bool, tmp_path: Path) -> None:
+    films = []
+    for name, shades in (("short", (100, 200)), ("long", (10, 20, 30, 40, 50))):
+        film = Film(tmp_path / f"{name}.mp4", 10, lossless=True)
+        for shade in shades:
+            film.write(np.full((16, 16, 3), shade, np.uint8))
+        film.close()
+        films.append((film.path, film.frames))
+    beside(films, tmp_path / "both.mp4", lossless=lossless)
+    frames, _ = decoded(tmp_path / "both.mp4")
+    assert frames.shape == (5, 16, 36, 3)
+    assert np.abs(frames[:, :, 2:14].mean(axis=(1, 2, 3)) - [100, 200, 200, 200, 200]).max() < 4
+    assert np.abs(frames[:, :, 22:34].mean(axis=(1, 2, 3)) - [10, 20, 30, 40, 50]).max() < 4
 
 
 def test_any_checkpoints_can_be_named(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
