@@ -218,6 +218,8 @@ FOREIGN = {
     ".thesis.tex.12.tmp": "an editor's",
     "report.html": "<html>a page of somebody else</html>",
     "videos/holiday.mp4": "film",
+    "videos/holiday.json": "{}",
+    "videos/steps-to-take.gif": "a dance",
     "tensorboard/events.out.tfevents.1700000000.laptop": "another library's",
     "segments/mine.safetensors": "data",
     "segments/draft.tmp": "data",
@@ -249,6 +251,9 @@ def test_overwrite_removes_what_a_run_wrote_and_nothing_else(tmp_path: Path) -> 
         main([*TRAIN, "--run-dir", str(run), "--total-steps", "640", "--checkpoint-every", "128", "--log-steps"]) == 0
     )
     own = {"videos/step-000000000640.mp4": "film", "videos/eval-best.mp4": "film", "bad-batch.safetensors": "x"}
+    films = ("step-000000000640.json", "step-000000000640-grid.gif", "steps-128-640.webp", "steps-128-640.json")
+    unfinished = (".step-000000000640.77.mp4", ".steps-128-640.77.gif", ".eval-best.json.77.tmp")
+    own |= {f"videos/{name}": "film" for name in (*films, *unfinished, "eval-worst.json")}
     own |= {".config.json.99.tmp": "{", "checkpoints/.step-000000000300.99.tmp/state.json": "{"}
     own |= {
         "checkpoints/damaged-step-000000000256/state.json": "{",

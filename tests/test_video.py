@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,8 @@ from machine import needs_procgen
 import phasegrad as pg
 from phasegrad.cli.main import main
 from phasegrad.errors import ConfigError, EnvError, PhasegradWarning, RunError
-from phasegrad.video.film import Film, caption_bar, captioned, join, scaled
-from phasegrad.video.recorders import caption
+from phasegrad.video.captions import Caption, caption_bar, captioned
+from phasegrad.video.film import Film, join, scaled
 from phasegrad.video.recording import evaluate_and_record, picked, record_video
 
 SMALL: dict[str, Any] = {"num_envs": 2, "num_steps": 16, "num_minibatches": 2, "epochs": 1, "seed": 3}
@@ -56,10 +57,15 @@ def decoded(path: Path) -> tuple[np.ndarray, float]:
     return np.stack(frames), float(meta["fps"])
 
 
-def shows(frame: np.ndarray, left: str, right: str, finished: bool) -> float:
+def difference(frame: np.ndarray, caption: Caption) -> float:
     """Mean difference of a frame's top from the bar with this text, in grey levels."""
-    bar = caption_bar(frame.shape[1], left, right, finished=finished)
+    bar = caption_bar(frame.shape[1], caption)
     return float(np.abs(frame[: len(bar)].astype(float) - bar).mean())
+
+
+def over(episode_return: float, length: int, title: str = "") -> Caption:
+    """What stands above the last picture of a fresh agent's episode."""
+    return Caption(episode_return, length, title, "PPO, 0 steps", ending="episode over")
 
 
 @pytest.fixture(scope="module")
@@ -101,12 +107,16 @@ def test_each_frame_carries_its_state_its_step_and_the_return_so_far(ramp: pg.PP
         for step in range(length):
             grey = frames[start + step][-100:, 50:-50].mean()
             assert abs(grey - 16 * step) < 4, f"frame {start + step} of episode {number}"
-        left, right = caption(episode_return, length, title)
         last = frames[start + length + hold - 1]
-        assert shows(last, left, right, True) < 6
-        assert shows(last, *caption(episode_return + 7.77, length, title), True) > shows(last, left, right, True) + 1
-        first = frames[start]
-        assert shows(first, *caption(0.0, 0, title), False) < 6
+        right = difference(last, over(episode_return, length, title))
+        assert right < 6
+        assert difference(last, over(episode_return + 7.77, length, title)) > right + 0.5
+        seen = np.zeros(1, np.float32)
+        said = {"action": str(int(ramp.agent.predict(seen))), "value": float(ramp.agent.value(seen))}
+        first = Caption(0.0, 0, title, "PPO, 0 steps", **said)
+        assert difference(frames[start], first) < 6
+        for other in ({"action": "8"}, {"value": said["value"] + 77.7}, {"agent": "TRPO, 9,999 steps"}, {"title": ""}):
+            assert difference(frames[start], replace(first, **other)) > difference(frames[start], first) + 0.1, other
         start += length + hold
 
 
@@ -115,13 +125,13 @@ def test_a_grid_shows_every_episode_with_its_return(ramp: pg.PPO, tmp_path: Path
     assert sorted(video.returns) == sorted(ramp.evaluate(3, seed=2).returns)
     frames, _ = decoded(video.path)
     assert len(frames) == max(video.lengths) + 15
-    cell = captioned(scaled(np.zeros((20, 32, 3), np.uint8), 512), "", "")
+    cell = captioned(scaled(np.zeros((20, 32, 3), np.uint8), 512), Caption(0.0, 0))
     height, width, _ = cell.shape
     assert frames.shape[1:3] == (2 * height + 4, 2 * width + 4)
     for index, (episode_return, length) in enumerate(zip(video.returns, video.lengths, strict=True)):
         y, x = index // 2 * (height + 4), index % 2 * (width + 4)
         part = frames[-1][y : y + height, x : x + width]
-        assert shows(part, *caption(episode_return, length), True) < 6
+        assert difference(part, over(episode_return, length)) < 6
         assert abs(part[-100:].mean() - 16 * (length - 1)) < 4  # a cell that is done keeps its last picture
 
 
@@ -151,8 +161,9 @@ def test_an_evaluation_records_its_best_median_and_worst_episode(ramp: pg.PPO, t
         assert video.path == tmp_path / f"eval-{pick}.mp4"
         frames, _ = decoded(video.path)
         assert len(frames) == video.lengths[0] + 15
-        assert shows(frames[-1], *caption(wanted[pick], video.lengths[0]), True) < 6
-    assert [path.name for path in sorted(tmp_path.iterdir())] == [f"eval-{p}.mp4" for p in sorted(wanted)]
+        assert difference(frames[-1], over(wanted[pick], video.lengths[0])) < 6
+        assert json.loads((tmp_path / f"eval-{pick}.json").read_text())["returns"] == [wanted[pick]]
+    assert {path.name for path in tmp_path.iterdir()} == {f"eval-{p}.{end}" for p in wanted for end in ("mp4", "json")}
 
 
 def test_one_episode_may_be_best_and_worst(ramp: pg.PPO, tmp_path: Path) -> None:
@@ -238,7 +249,7 @@ def test_mujoco_without_opengl_says_what_to_install(monkeypatch: pytest.MonkeyPa
 
     agent = pg.PPO("HalfCheetah-v5", num_envs=2, num_steps=16, num_minibatches=2)
     agent.close()
-    monkeypatch.setattr("phasegrad.video.recording.evaluation_env", fails)
+    monkeypatch.setattr("phasegrad.video.drawing.evaluation_env", fails)
     with pytest.raises(EnvError, match=r"gladLoadGL error; MuJoCo draws with OpenGL.*libegl1.*MUJOCO_GL=egl"):
         record_video(agent, tmp_path / "v.mp4")
 
@@ -307,7 +318,7 @@ def test_the_command_line(cartpole: pg.PPO, tmp_path: Path, capsys: pytest.Captu
     shown = json.loads(capsys.readouterr().out)
     assert shown["videos"]["best"]["return"] == shown["return_max"]
     assert main(["eval", str(saved), "--episodes", "2", "--deterministic", "--record"]) == 0
-    assert sorted(path.name for path in (saved / "videos").glob("eval-*")) == [
+    assert sorted(path.name for path in (saved / "videos").glob("eval-*.mp4")) == [
         "eval-best.mp4",
         "eval-median.mp4",
         "eval-worst.mp4",
@@ -320,7 +331,10 @@ def test_the_command_line(cartpole: pg.PPO, tmp_path: Path, capsys: pytest.Captu
         (["video", "--fps", "0"], "fps must be above 0"),
         (["video", "--episodes", "0"], "episodes must be at least 1"),
         (["video", "--max-steps", "0"], "max_steps must be at least 1"),
-        (["video", "--out", "a.gif"], "must be an .mp4 file"),
+        (["video", "--out", "a.avi"], "must be an .mp4 file, a .gif or a .webp, not 'a.avi'"),
+        (["video", "--size", "5"], "size must be at least 16"),
+        (["video", "--checkpoints", "first,last"], "--checkpoints needs a run directory"),
+        (["video", "--checkpoints", "first,last", "--grid"], "leave out --grid"),
         (["video", "--levels", "test"], "levels test needs a Procgen environment"),
         (["eval", "--record", "funniest"], "choose from best, median, worst"),
     ],

@@ -15,8 +15,10 @@ from phasegrad.machine.paths import as_path
 def run_plot(options: argparse.Namespace) -> int:
     from phasegrad.report.plot import plot_runs
 
-    plot_runs(options.dir, options.out)
-    print(f"wrote {options.out}")
+    smooth = 0.0 if options.smooth is None else coerced("smooth", options.smooth, float, 0)
+    for sentence in plot_runs(options.dir, options.out, smooth=smooth, table=options.csv):
+        say(sentence)
+    print(f"wrote {options.out}" + (f" and {options.csv}" if options.csv else ""))
     return 0
 
 

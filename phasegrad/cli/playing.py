@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 from phasegrad.cli.values import chosen_checkpoint, coerced, whole_or_none
+from phasegrad.errors import ConfigError
 from phasegrad.machine.paths import as_path
 
 
@@ -52,22 +53,34 @@ def run_eval(options: argparse.Namespace) -> int:
 
 def run_video(options: argparse.Namespace) -> int:
     from phasegrad.algorithms.loading import load
-    from phasegrad.video.recording import default_path, record_video
+    from phasegrad.video.beside import chosen_steps, record_checkpoints
+    from phasegrad.video.recording import record_video
 
-    how = {
+    how: dict[str, Any] = {
         "episodes": whole_or_none("episodes", options.episodes, 1),
         "seed": whole_or_none("seed", options.seed, 0),
         "fps": None if options.fps is None else coerced("fps", options.fps, float, 0),
         "max_steps": whole_or_none("max_steps", options.max_steps, 1),
+        "size": whole_or_none("size", options.size, 1),
+        "deterministic": not options.stochastic,
+        "levels": options.levels,
+        "full": options.full,
     }
-    agent = load(options.dir, checkpoint=chosen_checkpoint(options.checkpoint), allow_import=options.allow_import)
-    agent.run.run_dir = as_path(options.dir)
-    path = options.out or default_path(agent, options.grid)
-    video = record_video(
-        agent, path, grid=options.grid, deterministic=not options.stochastic, levels=options.levels, **how
-    )
-    returns = ", ".join(f"{value:,.2f}" for value in video.returns)
-    print(f"wrote {video.path}: {video.frames} frames, return {returns}")
+    folder = as_path(options.dir)
+    if options.checkpoints is None:
+        agent = load(folder, checkpoint=chosen_checkpoint(options.checkpoint), allow_import=options.allow_import)
+        agent.run.run_dir = folder
+        video = record_video(agent, options.out, grid=options.grid, **how)
+    else:
+        for name in ("grid", "checkpoint"):
+            if getattr(options, name):
+                raise ConfigError(f"--checkpoints shows several side by side: leave out --{name}.")
+        steps, said = chosen_steps(folder, options.checkpoints)
+        agents = [load(folder, checkpoint=step, allow_import=options.allow_import) for step in steps]
+        video = record_checkpoints(agents, options.out, **how)
+        if said:
+            print(said)
+    print(f"wrote {video.describe()}")
     return 0
 
 

@@ -41,10 +41,11 @@ EXAMPLES = {
     ),
     "plot": (
         "phasegrad plot runs/cartpole --out curve.png",
-        "phasegrad plot runs/seed1 runs/seed2 runs/seed3 --out curve.png",
+        "phasegrad plot runs/seed1 runs/seed2 runs/seed3 --smooth 50_000 --out curve.pdf --csv curve.csv",
     ),
     "video": (
         "phasegrad video runs/cartpole",
+        "phasegrad video runs/cartpole --checkpoints first,last --out before-and-after.gif",
         "phasegrad video runs/coinrun --grid --episodes 9 --levels test --out grid.mp4",
     ),
     "export": (
@@ -158,16 +159,39 @@ def _add_evaluation(verb: AddVerb) -> None:
 
 def _add_plot_video_and_export(verb: AddVerb) -> None:
     plot = verb("plot", "draw learning curves as a picture")
-    plot.add_argument("dir", nargs="+", help="run directories; more than one are drawn as their mean and range")
-    plot.add_argument("--out", default="curve.png", help="PNG file to write (default curve.png)")
-    video = verb("video", "film the agent as an mp4, with the running return")
+    plot.add_argument(
+        "dir",
+        nargs="+",
+        help="run directories; three seeds or more are drawn as their mean and range, fewer as they are",
+    )
+    plot.add_argument(
+        "--out", metavar="FILE", default="curve.png", help=".png, .svg, .pdf or .csv to write (default curve.png)"
+    )
+    plot.add_argument(
+        "--smooth", metavar="STEPS", help="average each curve over so many environment steps (default: as it is)"
+    )
+    plot.add_argument("--csv", metavar="FILE", help="write what is drawn as a table too")
+    video = verb("video", "film the agent as an mp4, GIF or WebP, with the running return, its actions and V(s)")
     video.add_argument("dir", help=AGENT)
     video.add_argument("--episodes", help="how many (default 1; 4 in a grid)")
     video.add_argument("--grid", action="store_true", help="all episodes at once, side by side")
     video.add_argument("--checkpoint", metavar="STEP", help=CHECKPOINT)
     video.add_argument("--allow-import", action="store_true", help=ALLOW_IMPORT)
-    video.add_argument("--out", metavar="FILE", help="the file (default: DIR/videos/step-STEP.mp4)")
-    video.add_argument("--fps", help="frames a second (default: the environment's)")
+    video.add_argument(
+        "--checkpoints",
+        metavar="STEPS",
+        help="several checkpoints side by side on one seed, such as first,last (first: the first that keep_checkpoints kept)",
+    )
+    video.add_argument(
+        "--out", metavar="FILE", help="the file, .mp4, .gif or .webp (default: DIR/videos/step-STEP.mp4)"
+    )
+    video.add_argument("--fps", help="frames a second (default: the environment's; a GIF or WebP shows at most 20)")
+    video.add_argument(
+        "--size", metavar="PIXELS", help="longest side of a picture, about (default 512; 400 in a GIF or WebP)"
+    )
+    video.add_argument(
+        "--full", action="store_true", help="do not end the film where nothing has changed for 10 seconds"
+    )
     video.add_argument("--seed", help=SEED)
     video.add_argument("--stochastic", action="store_true", help="sampled actions in place of the most likely one")
     video.add_argument("--levels", default="train", help=LEVELS)

@@ -1,70 +1,118 @@
-"""Learning curves as a picture: one run as a line, several as their mean and range."""
+"""Learning curves as a picture: the score of runs, their training return fainter, seeds as their mean and range."""
 
 from __future__ import annotations
 
+import csv
+import io
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
-
-import numpy as np
+from typing import Any
 
 from phasegrad.errors import RunError
 from phasegrad.machine.paths import as_path
-from phasegrad.runs.directory import RunDirectory
-from phasegrad.runs.metrics import read_metrics
+from phasegrad.report.collect import group_runs, read_runs
+from phasegrad.report.lines import HEAD, SCORE, TEST_SCORE, TRAINING, Line, as_table, lines_of
+from phasegrad.runs.files import write_atomically
+
+TRAINING_LABEL = "training episodes, sampled actions, last 100"
+STAND_IN = "training return, last 100 episodes"  # where nothing was evaluated
+LEGEND_WIDTH = 110  # characters
 
 
-def plot_runs(paths: Sequence[str | Path], out: str | Path, title: str | None = None) -> None:
-    """Training return against steps of the runs in `paths` as a PNG."""
-    import matplotlib
+def plot_runs(
+    paths: Sequence[str | Path],
+    out: str | Path,
+    title: str | None = None,
+    *,
+    smooth: float = 0.0,
+    table: str | Path | None = None,
+) -> list[str]:
+    """Return against steps of the runs in `paths`, as a picture in the format that the ending of `out` names, or a .csv.
 
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
+    Drawn are the scores of evaluations, and the training returns beneath them; the latter alone where nothing was
+    evaluated. `smooth` averages over so many steps. `table` is a CSV file for what was drawn. Returned is a sentence for
+    each run that could not be read.
+    """
+    out = as_path(out)
+    only_table = out.suffix.lower() == ".csv"
+    tables = [path for path in (out if only_table else None, None if table is None else as_path(table)) if path]
+    for path in tables:
+        _require_table(path)
+    if not only_table:
+        _require_picture(out)
+    runs, problems = read_runs(paths)
+    lines = lines_of(group_runs(runs), smooth)
+    for path in tables:
+        _write_table(lines, path)
+    if not only_table:
+        _draw(lines, out, title, smooth)
+    return problems
+
+
+def _require_picture(out: Path) -> None:
     from matplotlib.backend_bases import FigureCanvasBase
 
-    out = as_path(out)
     if out.is_dir():
         raise RunError(f"--out {out} is a directory: name a picture, such as {out / 'curve.png'}.")
     if out.suffix.lstrip(".").lower() not in FigureCanvasBase.get_supported_filetypes():
         raise RunError(f"--out {out} is no picture: name a file such as {out.with_suffix('.png')}.")
-    groups: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
-    for path in paths:
-        directory = RunDirectory(path)
-        config = directory.read_config()
-        label = f"{str(config.get('algorithm')).upper()} on {config.get('env')}"
-        groups.setdefault(label, []).append(learning_curve(directory))
-    figure, axes = plt.subplots(figsize=(7.5, 4.2), dpi=140, layout="constrained")
-    for label, curves in groups.items():
-        end = min(steps[-1] for steps, _ in curves)
-        start = max(steps[0] for steps, _ in curves)
-        grid = np.linspace(start, end, 400)
-        lines = np.stack([np.interp(grid, steps, returns) for steps, returns in curves])
-        [line] = axes.plot(
-            grid,
-            lines.mean(0),
-            linewidth=2,
-            label=label if len(curves) == 1 else f"{label}, mean of {len(curves)} seeds",
-        )
-        if len(curves) > 1:
-            axes.fill_between(
-                grid,
-                lines.min(0),
-                lines.max(0),
-                color=line.get_color(),
-                alpha=0.2,
-                linewidth=0,
-                label="lowest to highest seed",
-            )
-    axes.set_xlabel("environment steps")
-    axes.set_ylabel("return (mean of the last 100 training episodes)")
-    axes.xaxis.set_major_formatter(
-        lambda value, _: f"{value / 1e6:g}M" if value >= 1e6 else f"{value / 1e3:g}k" if value else "0"
-    )
-    axes.grid(alpha=0.3)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False)
-    if title:
-        axes.set_title(title)
+
+
+def _require_table(path: Path) -> None:
+    """Refuse a file that is no table of curves."""
+    if path.suffix.lower() != ".csv":
+        raise RunError(f"--csv {path} is no .csv file: name one such as {path.with_suffix('.csv')}.")
+    if path.is_dir():
+        raise RunError(f"{path} is a directory: name a .csv file.")
+    if path.exists():
+        with open(path, "rb") as file:
+            if file.read(200).split(b"\n")[0].strip() not in (b"", ",".join(HEAD).encode()):
+                raise RunError(f"{path} exists and is no table of curves: name another file.")
+
+
+def _write_table(lines: Sequence[Line], path: Path) -> None:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerows([HEAD, *as_table(lines)])
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(f"{path} cannot be written: {error.strerror or error}.") from None
+    write_atomically(path, text.getvalue().encode())
+
+
+def _draw(lines: Sequence[Line], out: Path, title: str | None, smooth: float) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(7.5, 4.8), dpi=140, layout="constrained")
+    try:
+        _draw_lines(axes, lines)
+        smoothing = f", smoothed over {smooth:,.0f} steps" if smooth > 0 else ""
+        scored = any(line.curve != TRAINING for line in lines)
+        axes.set_ylabel(f"return{smoothing}" if scored else STAND_IN + smoothing)
+        axes.set_xlabel("environment steps")
+        axes.xaxis.set_major_formatter(
+            lambda value, _: f"{value / 1e6:g}M" if value >= 1e6 else f"{value / 1e3:g}k" if value else "0"
+        )
+        axes.grid(alpha=0.3)
+        axes.spines[["top", "right"]].set_visible(False)
+        handles, labels = axes.get_legend_handles_labels()
+        order = sorted(
+            range(len(labels)), key=lambda index: labels[index] == TRAINING_LABEL
+        )  # what is faint comes last
+        figure.legend(
+            [handles[index] for index in order],
+            [labels[index] for index in order],
+            frameon=False,
+            fontsize=8,
+            loc="outside lower center",  # never over a curve
+        )
+        if title:
+            axes.set_title(title)
         out.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(out)
     except OSError as error:
@@ -73,11 +121,30 @@ def plot_runs(paths: Sequence[str | Path], out: str | Path, title: str | None = 
         plt.close(figure)
 
 
-def learning_curve(directory: RunDirectory) -> tuple[np.ndarray, np.ndarray]:
-    """(steps, returns) of a run, from its first finished episode on."""
-    rows = [row for row in read_metrics(directory.metrics_path) if isinstance(row.get("return_mean"), float)]
-    if not rows:
-        raise RunError(f"{directory.path} has no finished episode in its metrics yet.")
-    return np.array([row["step"] for row in rows], dtype=float), np.array(
-        [row["return_mean"] for row in rows], dtype=float
-    )
+def _draw_lines(axes: Any, lines: Sequence[Line]) -> None:
+    """A colour for each group; scores on top, training beneath, the legend naming each kind of line once."""
+    groups = list(dict.fromkeys(line.group for line in lines))
+    scored = {line.group for line in lines if line.curve != TRAINING}
+    named: set[str] = set()
+    for line in lines:
+        faint = line.curve == TRAINING and line.group in scored
+        colour = f"C{groups.index(line.group) % 10}"
+        alike = sum((other.group, other.curve) == (line.group, line.curve) for other in lines)
+        label = TRAINING_LABEL if faint else legend_text(line, alike)
+        shown = "_" if label in named else textwrap.fill(label, LEGEND_WIDTH)  # matplotlib leaves out what begins so
+        named.add(label)
+        style: dict[str, Any] = {"linewidth": 1.0, "alpha": 0.35, "zorder": 1} if faint else {"linewidth": 2.0}
+        marker = "o" if len(line.steps) < 20 and not faint else None
+        dashes = "--" if line.curve == TEST_SCORE else "-"
+        axes.plot(line.steps, line.values, dashes, color=colour, marker=marker, markersize=4, label=shown, **style)
+        if line.lowest is not None and not faint:
+            axes.fill_between(line.steps, line.lowest, line.highest, color=colour, alpha=0.18, linewidth=0)
+
+
+def legend_text(line: Line, alike: int) -> str:
+    """What a line is: the group, what was measured, and of how many seeds it is made."""
+    kinds = {SCORE: "greedy evaluation", TEST_SCORE: "greedy evaluation on test levels", TRAINING: STAND_IN}
+    measured = f"{kinds[line.curve]} on {line.levels} levels" if line.levels else kinds[line.curve]
+    if line.lowest is not None:
+        return f"{line.group}: {measured}, {line.name}, lowest to highest shaded"
+    return f"{line.group}: {measured}" + (f", {alike} seeds, a line each" if alike > 1 else "")

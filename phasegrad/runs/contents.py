@@ -24,7 +24,11 @@ FILES = (CONFIG, METRICS, RESULT, EVALUATIONS, CHANGES, BAD_BATCH, LAUNCH, ID_FI
 IN_FOLDERS = {
     SEGMENTS: SEGMENT,
     TENSORBOARD: EVENTS,
-    VIDEOS: re.compile(r"(step-[0-9]{12,18}(-grid)?|eval-(best|median|worst))\.mp4"),
+    # a film, what is in it, and what a kill left of one
+    VIDEOS: re.compile(
+        r"(?P<hidden>\.)?(step-[0-9]{12,18}(-grid)?|steps(-[0-9]{1,18}){2,6}|eval-(best|median|worst))"
+        r"(?(hidden)\.([0-9]+\.(mp4|gif|webp)|json\.[0-9]+\.tmp)|\.(mp4|gif|webp|json))"
+    ),
     STEPS: re.compile(r"step-[0-9]{12,18}\.npz"),
 }
 

@@ -73,6 +73,9 @@ class Spectator:
     def before(self, playing: np.ndarray) -> None:
         """Called before each step; `playing` [N] numbers the episode of each environment, -1 for what does not count."""
 
+    def acting(self, observation: envs.Observation, actions: np.ndarray) -> None:
+        """Called between the two, with what the agent sees [N, ...] and does [N, ...]."""
+
     def after(self, step: envs.Step, playing: np.ndarray) -> bool:
         """Called after each step with what it returned; False ends the evaluation here."""
         return True
@@ -179,7 +182,10 @@ def _play(
         if spectator is not None:
             spectator.before(playing)
         noise = None if deterministic else agent.distribution.draw_noise((env.num_envs,), generator)
-        step = env.step(agent.act(observation, mask, noise))
+        actions = agent.act(observation, mask, noise)
+        if spectator is not None:
+            spectator.acting(observation, actions)
+        step = env.step(actions)
         returns += step.reward
         lengths += 1
         for episode in step.episodes:

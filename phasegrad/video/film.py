@@ -1,4 +1,4 @@
-"""Frames to mp4 files: an ffmpeg fed through a pipe, captions, and scaling that keeps pixels sharp.
+"""Frames to mp4 files: an ffmpeg fed through a pipe, and scaling that keeps pixels sharp.
 
 Knows arrays and files only: no agents and no environments. Nothing is kept in memory beyond the frame at hand.
 """
@@ -6,8 +6,8 @@ Knows arrays and files only: no agents and no environments. Nothing is kept in m
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Sequence
@@ -18,18 +18,24 @@ import numpy as np
 
 from phasegrad.errors import RunError
 
-BACKGROUND, PLAIN, FINISHED, MUTED = (24, 26, 32), (236, 238, 242), (122, 214, 142), (150, 156, 168)
+CODEC = [
+    "-c:v", "libx264", "-preset", "veryfast", "-crf", "18", "-pix_fmt", "yuv420p", "-threads", "1",
+    "-movflags", "+faststart",
+]  # fmt: skip
+LOSSLESS = ["-c:v", "libx264rgb", "-preset", "ultrafast", "-crf", "0", "-threads", "1"]  # what is encoded once more
+EVEN = "pad=ceil(iw/2)*2:ceil(ih/2)*2"  # the codec needs even sides
 
 
 class Film:
-    """One mp4 under way. Its size is that of the first frame, padded to even sides as the codec needs them.
+    """One mp4 under way. Its size is that of the first frame, padded to even sides.
 
-    It gets its name when it is closed; a film that was given up leaves nothing behind.
+    It gets its name when it is closed; a film that was given up leaves nothing behind. A `lossless` one is made to be
+    turned into another.
     """
 
-    def __init__(self, path: str | Path, frames_per_second: float) -> None:
+    def __init__(self, path: str | Path, frames_per_second: float, lossless: bool = False) -> None:
         self.path = Path(path)
-        self.frames_per_second = frames_per_second
+        self.frames_per_second, self.lossless = frames_per_second, lossless
         self.frames = 0
         self._partial = _unfinished(self.path)
         self._process: subprocess.Popen[bytes] | None = None
@@ -41,7 +47,8 @@ class Film:
         if self._process is None:
             self._start(frame.shape)
         if frame.shape != self._shape:
-            raise RunError(f"The frames of {self.path} changed their size from {self._shape} to {frame.shape}.")
+            before, now = (f"{shape[1]} x {shape[0]}" for shape in (self._shape, frame.shape))
+            raise RunError(f"The pictures changed their size from {before} to {now}, and a film has one size.")
         assert self._process is not None
         assert self._process.stdin is not None
         payload = np.ascontiguousarray(frame).data
@@ -78,9 +85,8 @@ class Film:
         self._complaints = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the film
         command = [
             ffmpeg(), "-y", "-loglevel", "error", "-f", "rawvideo", "-pix_fmt", "rgb24", "-s", f"{width}x{height}",
-            "-r", f"{self.frames_per_second:g}", "-i", "-", "-an", "-vf", "pad=ceil(iw/2)*2:ceil(ih/2)*2",
-            "-c:v", "libx264", "-preset", "veryfast", "-crf", "18", "-pix_fmt", "yuv420p", "-threads", "1",
-            "-movflags", "+faststart", str(self._partial),
+            "-r", f"{self.frames_per_second:g}", "-i", "-", "-an",
+            *(LOSSLESS if self.lossless else ["-vf", EVEN, *CODEC]), str(self._partial),
         ]  # fmt: skip
         # Complaints go to a file: an unread pipe could fill up and stop ffmpeg.
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=self._complaints)
@@ -96,6 +102,11 @@ class Film:
         self._forget()
         return f"ffmpeg could not write {self.path}: {said[-1] if said else 'it ended early'}."
 
+    @property
+    def size(self) -> tuple[int, int]:
+        """Width and height of its frames."""
+        return self._shape[1], self._shape[0]
+
     def _forget(self) -> None:
         if self._complaints is not None:
             self._complaints.close()
@@ -104,27 +115,49 @@ class Film:
 
 def join(parts: Sequence[Path], path: Path) -> None:
     """One film of several of the same size and speed, without encoding anything again. The parts are deleted."""
-    _make_folder(path)
     if len(parts) == 1:
-        parts[0].replace(path)
+        move(parts[0], path)
         return
-    partial = _unfinished(path)
     with tempfile.NamedTemporaryFile("w", suffix=".txt", encoding="utf-8") as listing:
         for part in parts:
             quoted = str(part.resolve()).replace("'", "'\\''")
             listing.write(f"file '{quoted}'\n")
         listing.flush()
-        command = [
-            ffmpeg(), "-y", "-loglevel", "error", "-f", "concat", "-safe", "0", "-i", listing.name, "-c", "copy",
-            "-movflags", "+faststart", str(partial),
-        ]  # fmt: skip
-        finished = subprocess.run(command, capture_output=True, text=True)
-    if finished.returncode != 0:
-        partial.unlink(missing_ok=True)
-        raise RunError(f"ffmpeg could not write {path}: {finished.stderr.strip() or 'it ended early'}.")
-    partial.replace(path)
+        encode(["-f", "concat", "-safe", "0", "-i", listing.name, "-c", "copy", "-movflags", "+faststart"], path)
     for part in parts:
         part.unlink()
+
+
+def encode(arguments: Sequence[str], path: Path) -> None:
+    """Run ffmpeg with these arguments to write `path`, which appears when it is whole."""
+    _make_folder(path)
+    partial = _unfinished(path)
+    command = [ffmpeg(), "-y", "-loglevel", "error", *arguments, str(partial)]
+    try:
+        finished = subprocess.run(command, capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL)
+        if finished.returncode != 0:
+            said = finished.stderr.strip().splitlines()
+            raise RunError(f"ffmpeg could not write {path}: {said[-1].rstrip('.') if said else 'it ended early'}.")
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def move(source: Path, path: Path) -> None:
+    """Give a finished film its place, which may be on another disk."""
+    _make_folder(path)
+    try:
+        source.replace(path)
+    except OSError:
+        partial = _unfinished(path)
+        try:
+            shutil.copyfile(source, partial)
+            partial.replace(path)
+        except OSError as error:
+            raise RunError(f"{path} cannot be written: {error.strerror or error}.") from None
+        finally:
+            partial.unlink(missing_ok=True)
+        source.unlink()
 
 
 def ffmpeg() -> str:
@@ -154,59 +187,9 @@ def scaled(frame: np.ndarray, longest_side: int) -> np.ndarray:
     return np.asarray(Image.fromarray(frame).resize(size, Image.Resampling.BOX))
 
 
-def captioned(frame: np.ndarray, left: str, right: str = "", *, finished: bool = False) -> np.ndarray:
-    """The frame under a bar of text, so that no pixel of it is hidden. `finished` changes the colour."""
-    bar = caption_bar(frame.shape[1], left, right, finished=finished)
-    return np.concatenate([bar, frame])
-
-
-def caption_bar(width: int, left: str, right: str = "", *, finished: bool = False) -> np.ndarray:
-    """A bar [H, width, 3] with text at both ends; the right one is left out where both do not fit."""
-    size = 18 if width >= 440 else 14 if width >= 240 else 11
-    glyphs = glyphs_of_size(size)
-    height, advance = glyphs[" "].shape
-    margin = advance // 2
-    fitting = (width - 2 * margin) // advance  # characters
-    ink = np.zeros((height, width), np.float32)
-    muted = np.zeros((height, width), np.float32)
-    _draw(ink, left[:fitting], margin, glyphs)
-    if len(left) + len(right) + 1 <= fitting:
-        _draw(muted, right, width - margin - advance * len(right), glyphs)
-    colour = FINISHED if finished else PLAIN
-    bar = np.array(BACKGROUND) * (1 - ink - muted)[..., None]
-    bar += np.array(colour) * ink[..., None] + np.array(MUTED) * muted[..., None]
-    padded = np.full((height + size // 2, width, 3), BACKGROUND, np.uint8)
-    padded[size // 4 : size // 4 + height] = bar.round().astype(np.uint8)
-    return padded
-
-
-def _draw(ink: np.ndarray, text: str, x: int, glyphs: dict[str, np.ndarray]) -> None:
-    for character in text:
-        glyph = glyphs.get(character, glyphs["?"])
-        ink[:, x : x + glyph.shape[1]] = glyph[:, : max(0, ink.shape[1] - x)]
-        x += glyph.shape[1]
-
-
-@functools.cache
-def glyphs_of_size(size: int) -> dict[str, np.ndarray]:
-    """Printable characters as coverage [height, advance] in [0, 1], all of one width, drawn once."""
-    import matplotlib
-    from PIL import Image, ImageDraw, ImageFont
-
-    font = ImageFont.truetype(str(Path(matplotlib.get_data_path()) / "fonts/ttf/DejaVuSansMono.ttf"), size)
-    ascent, descent = font.getmetrics()
-    advance = round(font.getlength("0"))
-    glyphs = {}
-    for character in map(chr, range(32, 127)):
-        image = Image.new("L", (advance, ascent + descent))
-        ImageDraw.Draw(image).text((0, 0), character, fill=255, font=font)
-        glyphs[character] = np.asarray(image, dtype=np.float32) / 255
-    return glyphs
-
-
 def _unfinished(path: Path) -> Path:
     """What a film is called while it is written: ffmpeg knows the format by the ending."""
-    return path.with_name(f".{path.stem}.{os.getpid()}.mp4")
+    return path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
 
 
 def _make_folder(path: Path) -> None:

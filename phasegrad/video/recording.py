@@ -6,21 +6,17 @@ What is filmed is an evaluation (same environments, seeds and actions), so the r
 from __future__ import annotations
 
 import dataclasses
-import os
 import shutil
-import sys
 import tempfile
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-import gymnasium as gym
 import numpy as np
 
 from phasegrad import envs
-from phasegrad.agent import Agent
-from phasegrad.errors import ConfigError, EnvError, PhasegradWarning
+from phasegrad.config import coerce
+from phasegrad.errors import ConfigError, PhasegradWarning
 from phasegrad.machine.paths import as_path
 from phasegrad.runs.contract import Trainer
 from phasegrad.runs.evaluation import (
@@ -29,19 +25,20 @@ from phasegrad.runs.evaluation import (
     as_evaluation,
     checked_episodes,
     checked_max_steps,
-    evaluation_env,
     play,
     release,
     step_limit,
 )
+from phasegrad.video.animation import checked_format, convert, every_nth, is_encoded_again
+from phasegrad.video.drawing import checked_speed, drawing_env
 from phasegrad.video.film import Film, join
-from phasegrad.video.recorders import EpisodeRecorder, GridRecorder, Video
+from phasegrad.video.notes import require_free, write_notes
+from phasegrad.video.recorders import STUCK, EpisodeRecorder, Filming, GridRecorder, Shown, Video, columns_of
+from phasegrad.video.stuck import steps_without_change
 
 PICKS = ("best", "median", "worst")
-GL_ADVICE = (
-    "MuJoCo draws with OpenGL: without a display it needs EGL (on Debian the package libegl1) with MUJOCO_GL=egl, or "
-    "OSMesa (libosmesa6) with MUJOCO_GL=osmesa"
-)
+SIDE, SIDE_OF_ANIMATION = 512, 400  # of a picture, in pixels: in an mp4, and in a GIF or WebP
+WHOLE = 1024  # of all pictures of a grid, or of a row of checkpoints
 
 
 def record_video(
@@ -55,27 +52,34 @@ def record_video(
     levels: str = "train",
     fps: float | None = None,
     max_steps: int | None = None,
+    size: int | None = None,
+    full: bool = False,
 ) -> Video:
-    """Film `episodes` (1; 4 with `grid`) of the agent as an mp4, with the running return above each picture.
+    """Film `episodes` (1; 4 with `grid`) of the agent as an mp4, .gif or .webp, with a bar of text above each picture.
 
     The episodes are those of `agent.evaluate` with the same arguments. `fps` is the speed, by default the
-    environment's own; episodes are cut as in `agent.evaluate`. Without `path` it goes to the run directory.
+    environment's own; `size` the longest side of a picture in pixels. Episodes are cut as in `agent.evaluate`, and where
+    nothing has changed for 10 seconds of film, unless `full`. Without `path` it goes to the run directory, and what is
+    in the film to a .json beside it.
     """
     episodes = (4 if grid else 1) if episodes is None else checked_episodes(episodes)
-    max_steps = checked_max_steps(max_steps)
     path = default_path(agent, grid) if path is None else as_path(path)
-    if path.suffix != ".mp4":
-        raise ConfigError(f"The video must be an .mp4 file, not {path.name!r}.")
-    if path.is_dir():
-        raise ConfigError(f"{path} is a directory: name an .mp4 file.")
+    checked_format(path)
+    require_free(path)
+    side = side_of(path, size, columns_of(min(episodes, 16)) if grid else 1)
     env = drawing_env(agent.agent, episodes, seed=seed, levels=levels)
     try:
-        speed, most = checked_speed(env, fps), step_limit(env, max_steps)
-        if grid:
-            return _record_grid(agent.agent, env, path, episodes, deterministic, seed, speed, most)
-        return _record_in_turn(agent.agent, env, path, episodes, deterministic, seed, speed, most)
+        speed, most = checked_speed(env, fps), step_limit(env, checked_max_steps(max_steps))
+        how = Filming(deterministic, seed, most, label_of(agent), stuck_after(speed, full), side)
+        with tempfile.TemporaryDirectory(prefix="phasegrad-video-") as folder:
+            whole = Path(folder) / "whole.mp4"
+            film = _film_grid if grid else _film_in_turn
+            video = film(agent, env, how, episodes, whole, speed, is_encoded_again(path))
+            video = in_place(video, path, speed)
     finally:
         release(agent.agent, env)
+    write_notes(video, [agent], seed=seed, levels=levels, deterministic=deterministic)
+    return video
 
 
 def evaluate_and_record(
@@ -89,6 +93,7 @@ def evaluate_and_record(
     levels: str = "train",
     fps: float | None = None,
     max_steps: int | None = None,
+    full: bool = False,
 ) -> tuple[Evaluation, dict[str, Video]]:
     """Evaluate, then film the `picks` among its episodes (best, median, worst) as `folder`/eval-PICK.mp4.
 
@@ -98,6 +103,7 @@ def evaluate_and_record(
     for pick in picks:
         if pick not in PICKS:
             raise ConfigError(f"Unknown episode to record {pick!r}; choose from {', '.join(PICKS)}.")
+        require_free(folder / f"eval-{pick}.mp4")
     episodes, max_steps = checked_episodes(episodes), checked_max_steps(max_steps)
     env = drawing_env(agent.agent, episodes, seed=seed, levels=levels)
     try:
@@ -107,26 +113,36 @@ def evaluate_and_record(
         films: dict[tuple[int, int], Film] = {}
         for pick, episode in chosen.items():
             films.setdefault((episode.env, episode.number), Film(folder / f"eval-{pick}.mp4", speed))
-        recorder = EpisodeRecorder(env, films, {}, most)
-        recorder.run(agent.agent, episodes, deterministic, seed)
-        videos = {}
-        for pick, episode in chosen.items():
-            video = recorder.finished[episode.env, episode.number]
-            path = folder / f"eval-{pick}.mp4"
-            if path != video.path:  # one episode may be picked twice
-                shutil.copyfile(video.path, path)
-                video = dataclasses.replace(video, path=path)
-            if video.returns[0] != episode.episode_return:
-                warnings.warn(
-                    f"The {pick} episode made {episode.episode_return:g} and then {video.returns[0]:g} when it was "
-                    "filmed: the environment does not repeat itself on the same seed.",
-                    PhasegradWarning,
-                    stacklevel=2,
-                )
-            videos[pick] = video
-        return as_evaluation(played), videos
+        how = Filming(deterministic, seed, most, label_of(agent), stuck_after(speed, full), SIDE)
+        recorder = EpisodeRecorder(agent.agent, env, how, films, {})
+        recorder.run(episodes)
     finally:
         release(agent.agent, env)
+    videos = {}
+    for pick, episode in chosen.items():
+        key = (episode.env, episode.number)
+        videos[pick] = _of_an_evaluation(pick, episode, films[key], recorder.finished[key], folder)
+        write_notes(videos[pick], [agent], seed=seed, levels=levels, deterministic=deterministic)
+    return as_evaluation(played), videos
+
+
+def _of_an_evaluation(pick: str, episode: Played, film: Film, shown: Shown, folder: Path) -> Video:
+    """The film of an episode that was picked, with the return that the evaluation counts."""
+    path = folder / f"eval-{pick}.mp4"
+    if path != film.path:  # one episode may be picked twice
+        shutil.copyfile(film.path, path)
+    if shown.episode_return != episode.episode_return and shown.ending != STUCK:
+        warnings.warn(
+            f"The {pick} episode made {episode.episode_return:g} and then {shown.episode_return:g} when it was "
+            "filmed: the environment does not repeat itself on the same seed.",
+            PhasegradWarning,
+            stacklevel=3,
+        )
+    elif shown.ending == STUCK:
+        shown = dataclasses.replace(shown, episode_return=episode.episode_return, length=episode.length)
+    return dataclasses.replace(
+        video_of(path, [shown], film.frames, film.size), frames_per_second=film.frames_per_second
+    )
 
 
 def picked(played: Sequence[Played], pick: str) -> Played:
@@ -137,50 +153,73 @@ def picked(played: Sequence[Played], pick: str) -> Played:
     return ordered[0] if pick == "worst" else ordered[(len(ordered) - 1) // 2]
 
 
-def _record_in_turn(
-    agent: Agent,
-    env: envs.VectorEnv,
-    path: Path,
-    episodes: int,
-    deterministic: bool,
-    seed: int | None,
-    speed: float,
-    max_steps: int,
+def _film_in_turn(
+    agent: Trainer, env: envs.VectorEnv, how: Filming, episodes: int, path: Path, speed: float, lossless: bool
 ) -> Video:
-    """Episodes are played side by side, as in an evaluation, into a file each; then the files are joined."""
+    """Episodes one after another."""
+    parts = film_parts(agent, env, how, episodes, path.parent, speed, lossless)
+    join([film.path for film, _ in parts], path)
+    return video_of(path, [shown for _, shown in parts], sum(film.frames for film, _ in parts), parts[0][0].size)
+
+
+def film_parts(
+    agent: Trainer, env: envs.VectorEnv, how: Filming, episodes: int, folder: Path, speed: float, lossless: bool
+) -> list[tuple[Film, Shown]]:
+    """Episodes are played side by side, as in an evaluation, into a file each."""
     keys = episode_keys(episodes, env.num_envs)
     titles = {key: f"episode {i + 1} of {episodes}" for i, key in enumerate(keys)} if episodes > 1 else {}
-    with tempfile.TemporaryDirectory(prefix="phasegrad-video-") as folder:
-        films = {key: Film(Path(folder) / f"{i:06d}.mp4", speed) for i, key in enumerate(keys)}
-        recorder = EpisodeRecorder(env, films, titles, max_steps)
-        recorder.run(agent, episodes, deterministic, seed)
-        parts = [recorder.finished[key] for key in keys]
-        join([part.path for part in parts], path)
-    shown = [(part.returns[0], part.lengths[0]) for part in parts]
-    return Video(path, [r for r, _ in shown], [n for _, n in shown], sum(part.frames for part in parts))
+    films = {key: Film(folder / f"{i:06d}.mp4", speed, lossless) for i, key in enumerate(keys)}
+    recorder = EpisodeRecorder(agent.agent, env, how, films, titles)
+    recorder.run(episodes)
+    return [(films[key], recorder.finished[key]) for key in keys]
 
 
-def _record_grid(
-    agent: Agent,
-    env: envs.VectorEnv,
-    path: Path,
-    episodes: int,
-    deterministic: bool,
-    seed: int | None,
-    speed: float,
-    max_steps: int,
+def _film_grid(
+    agent: Trainer, env: envs.VectorEnv, how: Filming, episodes: int, path: Path, speed: float, lossless: bool
 ) -> Video:
-    keys = episode_keys(episodes, env.num_envs)
-    film = Film(path, speed)
-    recorder = GridRecorder(env, film, episodes, max_steps)
+    """All episodes at once."""
+    film = Film(path, speed, lossless)
+    recorder = GridRecorder(agent.agent, env, how, film, episodes)
     try:
-        how: dict[str, Any] = {"deterministic": deterministic, "seed": seed, "max_steps": max_steps}
-        play(agent, env, episodes, **how, spectator=recorder)
+        recorder.play(episodes)
         recorder.finish()
     finally:
         film.give_up()
-    shown = [recorder.over[key] for key in keys]
-    return Video(path, [r for r, _ in shown], [n for _, n in shown], film.frames)
+    shown = [recorder.over[key] for key in episode_keys(episodes, env.num_envs)]
+    return video_of(path, shown, film.frames, film.size)
+
+
+def video_of(path: Path, shown: Sequence[Shown], frames: int, size: tuple[int, int]) -> Video:
+    returns, lengths = [part.episode_return for part in shown], [part.length for part in shown]
+    return Video(path, returns, lengths, frames, [part.ending for part in shown], size)
+
+
+def in_place(video: Video, path: Path, speed: float) -> Video:
+    """The film in its place and its format."""
+    convert(video.path, path, speed)
+    step, (width, height) = every_nth(path, speed), video.size
+    size = video.size if is_encoded_again(path) else (width + width % 2, height + height % 2)
+    return dataclasses.replace(
+        video, path=path, frames=-(-video.frames // step), size=size, frames_per_second=speed / step
+    )
+
+
+def side_of(path: Path, size: int | None, columns: int) -> int:
+    """The longest side of a picture, of which `columns` stand side by side."""
+    if size is not None:
+        return int(coerce("size", size, int, {"low": 16, "high": 4096}))
+    animation = is_encoded_again(path)
+    return min(
+        SIDE_OF_ANIMATION if animation else SIDE, (WHOLE * SIDE_OF_ANIMATION // SIDE if animation else WHOLE) // columns
+    )
+
+
+def stuck_after(speed: float, full: bool) -> int | None:
+    return None if full else steps_without_change(speed)
+
+
+def label_of(agent: Trainer) -> str:
+    return f"{agent.name.upper()}, {agent.run.progress.step:,} steps"
 
 
 def episode_keys(episodes: int, num_envs: int) -> list[tuple[int, int]]:
@@ -189,62 +228,12 @@ def episode_keys(episodes: int, num_envs: int) -> list[tuple[int, int]]:
     return [(index, number) for index, part in enumerate(parts) for number in range(len(part))]
 
 
-def drawing_env(agent: Agent, episodes: int, *, seed: int | None, levels: str) -> envs.VectorEnv:
-    """Evaluation environments that draw. Where envpool cannot draw an id that gymnasium has too, gymnasium's."""
-    family = prepare_drawing(agent)
-    how: dict[str, Any] = {"seed": seed, "levels": levels, "render": True}
-    mujoco: dict[str, Any] = {
-        "backend": "gymnasium",
-        "extra_options": {"camera_name": "track"},
-    }  # or the agent runs out of the picture
-    try:
-        env = evaluation_env(agent, episodes, **how, **(mujoco if family == "mujoco" else {}))
-        try:
-            env.reset()
-            env.render([0])
-        except EnvError:
-            release(agent, env)
-            if env.backend != "envpool" or agent.config.env not in gym.registry:
-                raise
-            env = evaluation_env(agent, episodes, **how, backend="gymnasium")
-    except EnvError as error:
-        if family == "mujoco":
-            raise EnvError(f"{str(error).rstrip('.')}; {GL_ADVICE}.") from error
-        raise
-    if layout(env.observation_space) != layout(agent.observation_space) or env.action_space != agent.action_space:
-        release(agent, env)
-        raise EnvError(f"The {agent.config.env} that can be drawn has other spaces than the one trained on.")
-    return env
-
-
-def layout(space: gym.Space) -> dict[str, tuple[object, object]]:
-    """Shapes and types of an observation by name; bounds, which backends state differently, do not matter."""
-    spaces = space.spaces if isinstance(space, gym.spaces.Dict) else {"": space}
-    return {name: (part.shape, part.dtype) for name, part in spaces.items()}
-
-
-def prepare_drawing(agent: Agent) -> str:
-    """Let drawing libraries work without a display, before they are imported; the environment's family."""
-    family = "other"
-    if isinstance(agent.source, str) and not agent.source.startswith("custom:"):
-        agent.require_source()  # resolving an id may import its module
-        family = envs.resolve(agent.source, agent.config.env_options, render=True).family
-    headless = sys.platform.startswith("linux") and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
-    if headless:
-        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
-        os.environ.setdefault("MUJOCO_GL", "egl")  # glfw, MuJoCo's default, needs a display
-    return family
-
-
-def checked_speed(env: envs.VectorEnv, fps: float | None) -> float:
-    speed = env.frames_per_second if fps is None else float(fps)
-    if not 0 < speed <= 1000:
-        raise ConfigError(f"fps must be above 0 and at most 1000, not {fps}.")
-    return speed
-
-
 def default_path(agent: Trainer, grid: bool) -> Path:
     """RUN_DIR/videos/step-N.mp4."""
+    return videos_of(agent) / f"step-{agent.run.progress.step:012d}{'-grid' if grid else ''}.mp4"
+
+
+def videos_of(agent: Trainer) -> Path:
     if agent.run.run_dir is None:
         raise ConfigError("The agent has no run directory: say where the video goes.")
-    return agent.run.run_dir / "videos" / f"step-{agent.run.progress.step:012d}{'-grid' if grid else ''}.mp4"
+    return agent.run.run_dir / "videos"

@@ -1,0 +1,115 @@
+"""What a picture of learning curves shows, as numbers: each run's score and training return, and their mean over seeds.
+
+The score is the mean return of a run's evaluations; how the lines look is decided in plot.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from phasegrad.errors import RunError
+from phasegrad.report.collect import RecordedRun, RunGroup
+from phasegrad.runs.reading import number_or_none
+
+FEWEST_FOR_BAND = 3  # seeds: of two, a mean with its range is just the two
+SCORE, TEST_SCORE, TRAINING = "score", "score on test levels", "training"
+COLUMNS = {SCORE: "eval_return_mean", TEST_SCORE: "eval_test_return_mean", TRAINING: "return_mean"}
+RESULTS = {SCORE: "eval", TEST_SCORE: "eval_test"}
+MOST_POINTS = 400  # of a mean over seeds
+
+
+@dataclass(frozen=True)
+class Line:
+    """One drawn line: of a run, or the mean of several with the lowest and the highest."""
+
+    group: str
+    curve: str  # SCORE, TEST_SCORE or TRAINING
+    name: str  # of the run, or how many it is the mean of
+    steps: np.ndarray  # [points]
+    values: np.ndarray
+    lowest: np.ndarray | None = None
+    highest: np.ndarray | None = None
+    levels: str = ""  # training, where the group has scores on test levels too
+
+
+def lines_of(groups: Sequence[RunGroup], smooth: float = 0.0) -> list[Line]:
+    """The lines of all groups of seeds; three seeds or more become their mean and range, fewer stay single lines."""
+    found: list[Line] = []
+    for group in groups:
+        by_curve = {curve: _run_lines(group, curve, smooth) for curve in COLUMNS}
+        both_levels = bool(by_curve[TEST_SCORE])
+        for curve, lines in by_curve.items():
+            levels = "training" if both_levels and curve == SCORE else ""
+            found.extend(replace(line, levels=levels) for line in _together(lines))
+    if not found:
+        first = groups[0].runs[0].path
+        raise RunError(f"{first} has no evaluation and no finished episode in its metrics yet.")
+    return found
+
+
+def _run_lines(group: RunGroup, curve: str, smooth: float) -> list[Line]:
+    lines = []
+    for run in group.runs:
+        steps, values = _curve(run, curve)
+        if len(steps):
+            name = f"seed {run.seed}" if len({run.seed for run in group.runs}) == len(group.runs) else run.name
+            lines.append(Line(group.label, curve, name, steps, smoothed(steps, values, smooth)))
+    return lines
+
+
+def _curve(run: RecordedRun, curve: str) -> tuple[np.ndarray, np.ndarray]:
+    """(steps, values) in rising order; a score that only result.json has is a point of its own."""
+    rows, values = run.column(COLUMNS[curve])
+    steps = run.steps[rows]
+    evaluated = run.result.get(RESULTS.get(curve, ""))
+    if isinstance(evaluated, Mapping):
+        score = number_or_none(evaluated.get("return_mean"))
+        step = number_or_none(evaluated.get("step", run.result.get("step")))
+        step = float(run.steps[-1]) if step is None else step
+        if score is not None and (not len(steps) or step > steps[-1]):
+            return np.append(steps, step), np.append(values, score)
+    return steps, values
+
+
+def smoothed(steps: np.ndarray, values: np.ndarray, window: float) -> np.ndarray:
+    """Each value as the mean of those within `window` steps around it, half before and half after."""
+    if window <= 0 or len(values) < 2:
+        return values
+    sums = np.concatenate([[0.0], np.cumsum(values)])
+    first = np.searchsorted(steps, steps - window / 2, side="left")
+    last = np.searchsorted(steps, steps + window / 2, side="right")
+    return (sums[last] - sums[first]) / (last - first)
+
+
+def _together(lines: list[Line]) -> list[Line]:
+    """The mean over seeds with the lowest and highest, where all of them have values; few seeds as they are."""
+    if len(lines) < FEWEST_FOR_BAND:
+        return lines
+    start, end = max(line.steps[0] for line in lines), min(line.steps[-1] for line in lines)
+    if end < start:
+        return lines
+    grid = np.unique(np.concatenate([line.steps for line in lines]))
+    grid = grid[(grid >= start) & (grid <= end)]
+    if len(grid) > MOST_POINTS:
+        grid = np.linspace(start, end, MOST_POINTS)
+    values = np.stack([np.interp(grid, line.steps, line.values) for line in lines])
+    first = lines[0]
+    name = f"mean of {len(lines)} seeds"
+    return [Line(first.group, first.curve, name, grid, values.mean(0), values.min(0), values.max(0))]
+
+
+HEAD = ["group", "curve", "line", "step", "return", "lowest", "highest"]
+
+
+def as_table(lines: Sequence[Line]) -> list[list[object]]:
+    """The points of all lines as rows under HEAD; the range is empty for single runs."""
+    rows: list[list[object]] = []
+    for line in lines:
+        ends = (line.lowest, line.highest)
+        for index, (step, value) in enumerate(zip(line.steps, line.values, strict=True)):
+            low, high = ("" if end is None else float(end[index]) for end in ends)
+            rows.append([line.group, line.curve, line.name, float(step), float(value), low, high])
+    return rows
