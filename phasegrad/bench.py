@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
-from phasegrad.errors import ConfigError, DamagedError, PhasegradError, RunError, nearest
+from phasegrad.errors import ConfigError, DamagedError, PhasegradError, RunError, unknown
 from phasegrad.machine.paths import as_path
 from phasegrad.machine.processors import let_waiting_threads_sleep, usable_processors
 from phasegrad.runs.files import read_json
@@ -69,7 +69,7 @@ def bench(names: Sequence[str], seconds: float, repeats: int, settings: Sequence
     parsed(settings)
     for name in names:
         if name not in TASKS:
-            raise ConfigError(f"Unknown task {name!r}; there are {', '.join(TASKS)}.{nearest(name, TASKS)}")
+            raise ConfigError(unknown("task", name, TASKS, f"there are {', '.join(TASKS)}"))
     runs: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
     for _ in range(repeats):
         for name in names:

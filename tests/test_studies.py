@@ -544,7 +544,7 @@ def test_the_command_lists_checks_and_only_looks_when_dry(
         (["contrl"], "Did you mean control?"),
         (["control", "--jobs", "0"], "--jobs must be at least 1"),
         (["control", "--table-only"], "does not exist"),
-        (["control", "--step", "3"], "Did you mean --steps"),
+        (["control", "--step", "3"], "did you mean --set or --total-steps?"),
     ):
         assert main(["study", *arguments]) == 2
         error = capsys.readouterr().err

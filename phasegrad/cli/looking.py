@@ -8,7 +8,7 @@ from pathlib import Path
 
 from phasegrad.cli.messages import say
 from phasegrad.cli.values import coerced
-from phasegrad.errors import ConfigError, nearest
+from phasegrad.errors import ConfigError, unknown
 from phasegrad.machine.paths import as_path
 
 
@@ -41,9 +41,7 @@ def run_envs(options: argparse.Namespace) -> int:
 
     families = list_envs()
     if options.family is not None and options.family not in families:
-        raise ConfigError(
-            f"Unknown family {options.family!r}; there are {', '.join(families)}.{nearest(options.family, families)}"
-        )
+        raise ConfigError(unknown("family", options.family, families, f"there are {', '.join(families)}"))
     for family, ids in families.items():
         if options.family in (None, family):
             shown = ids if options.family else ids[:8]
@@ -60,9 +58,7 @@ def run_presets(options: argparse.Namespace) -> int:
             print(f"{name:20} {preset.about}")
         return 0
     if options.name not in PRESETS:
-        raise ConfigError(
-            f"Unknown preset {options.name!r}.{nearest(options.name, PRESETS)} `phasegrad presets` lists all."
-        )
+        raise ConfigError(unknown("preset", options.name, PRESETS, "`phasegrad presets` lists them"))
     preset = PRESETS[options.name]
     print(
         json.dumps(
