@@ -240,6 +240,8 @@ CHEAP = [
     (["tune", "ppo"], "--env is missing"),
     (["tune", "ppo", "--env", "CartPole-v1", "--total-steps", "x"], "total_steps must be a whole number"),
     (["study", "--step", "3"], "Unknown option '--step': did you mean --set or --total-steps?"),
+    (["study", "contrl"], "Unknown study 'contrl'. Did you mean control?"),
+    (["study", "control", "--total-steps", "x"], "--total-steps must be a whole number"),
     (["eval", "nowhere"], "nowhere does not exist"),
     (["eval", "nowhere", "--episodes", "0"], "episodes must be at least 1"),
     (["resume", "nowhere"], "nowhere is not a run directory"),

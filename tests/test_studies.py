@@ -272,7 +272,7 @@ def test_selection_and_overrides(tmp_path: Path) -> None:
         ({"environments": "coinrum"}, r"Did you mean coinrun\?"),
         ({"variants": "pgg"}, "Did you mean ppg"),
         ({"seeds": "0"}, "at least 1"),
-        ({"steps": "x"}, "--steps must be"),
+        ({"steps": "x"}, "--total-steps must be"),
         ({"eval_episodes": "3"}, "training episodes"),
     ):
         with pytest.raises(ConfigError, match=sentence):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable, Mapping
+from importlib import resources
 from typing import Any
 
 from phasegrad.algorithms.known import registered, settings_of
@@ -77,6 +78,17 @@ def check_tune(options: argparse.Namespace) -> None:
     whole_or_none("jobs", options.jobs, 1)
 
 
+def check_study(options: argparse.Namespace) -> None:
+    for name, value in (("--total-steps", options.steps), ("--eval-episodes", options.eval_episodes)):
+        whole_or_none(name, value, 1)
+    whole_or_none("--jobs", options.jobs, 1)
+    known = [entry.name for entry in (resources.files("phasegrad.studies") / "builtin").iterdir()]
+    name = options.name
+    if name is not None and f"{name}.toml" not in known and not name.endswith(".toml") and not as_path(name).is_file():
+        close = nearest(name, [entry.removesuffix(".toml") for entry in known])
+        raise ConfigError(f"Unknown study {name!r}.{close} `phasegrad study` lists all; a file of yours ends in .toml.")
+
+
 def check_agent(options: argparse.Namespace) -> None:
     """Of the verbs that use a trained agent: that there is something to load, and numbers are numbers."""
     for name, low in (("episodes", 1), ("seed", 0), ("max_steps", 1)):
@@ -99,6 +111,7 @@ def check_resume(options: argparse.Namespace) -> None:
 CHECKS: dict[str, Callable[[argparse.Namespace], None]] = {
     "train": check_train,
     "tune": check_tune,
+    "study": check_study,
     "resume": check_resume,
     "eval": check_agent,
     "video": check_agent,

@@ -6,7 +6,7 @@ import argparse
 import json
 from pathlib import Path
 
-from phasegrad.cli.messages import say
+from phasegrad.cli.messages import note, say
 from phasegrad.cli.values import coerced
 from phasegrad.errors import ConfigError, unknown
 from phasegrad.machine.paths import as_path
@@ -74,7 +74,8 @@ def run_presets(options: argparse.Namespace) -> int:
 
 
 def run_bench(options: argparse.Namespace) -> int:
-    from phasegrad.bench import TASKS, bench, fallen_behind, read_recorded, table
+    from phasegrad.bench import TASKS, bench, fallen_behind, read_recorded, require_tasks
+    from phasegrad.cli.bench_display import BenchProgress, terminal_table
     from phasegrad.runs.files import write_json
 
     recorded = read_recorded("--check", options.check) if options.check else {}
@@ -83,10 +84,12 @@ def run_bench(options: argparse.Namespace) -> int:
         read_recorded("--out", options.out)  # anything else is not ours to replace
     seconds = coerced("seconds", options.seconds, float, 0.1)
     repeats = coerced("repeats", options.repeats, int, 1)
-    results = bench(options.task or list(TASKS), seconds, repeats, options.set)
+    tasks = options.task or list(TASKS)
+    require_tasks(tasks)
+    results = bench(tasks, seconds, repeats, options.set, BenchProgress(tasks, repeats, seconds, note))
     if out is not None:
         write_json(out, results)
-    print(json.dumps(results) if options.json else table(results))
+    print(json.dumps(results) if options.json else terminal_table(results))
     behind = fallen_behind(results, recorded)
     for sentence in behind:
         say(sentence)
