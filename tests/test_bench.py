@@ -140,7 +140,7 @@ def test_the_table_is_aligned_fits_80_columns_and_says_how_to_read_it() -> None:
     first = table[1].split()
     assert first == ["halfcheetah-8", "123,457", "1,234,568", "/s", "100%", "1/", "9/90", "%", "12,346", "MB"]
     assert lines[len(TASKS) + 1] == ""
-    assert reading[0].startswith("share: steps/s as a share of the limit")
+    assert reading[0].startswith("share: of the limit, which is what this machine could do at most")
 
 
 def test_progress_leaves_stdout_to_the_result(
@@ -152,5 +152,7 @@ def test_progress_leaves_stdout_to_the_result(
     printed = capsys.readouterr()
     assert json.loads(printed.out)["cartpole-4"]["sps"] == row["sps"]
     assert "[2/2] cartpole-4, repeat 2 of 2 ... 123,457 steps/s" in printed.err
+    assert main(["bench", "cartpole-4", "--repeats", "1", "--markdown"]) == 0
+    assert capsys.readouterr().out.startswith("| task | steps/s |")
     assert main(["bench", "cartpole-5"]) == 2
     assert capsys.readouterr().err == "phasegrad: Unknown task 'cartpole-5': did you mean cartpole-4 or cartpole-8?\n"

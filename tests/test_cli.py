@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import phasegrad as pg
+from phasegrad.cli.doctor import Check, _cuda, verdict
 from phasegrad.cli.main import main
 
 SMALL = ["--num-envs", "2", "--num-steps", "16", "--num-minibatches", "2", "--epochs", "2"]
@@ -172,6 +173,53 @@ def test_doctor_looks_at_each_part(capsys: pytest.CaptureFixture[str]) -> None:
     checks = {check["name"]: check for check in json.loads(capsys.readouterr().out)}
     assert checks["torch"]["ok"]
     assert {"envpool", "procgen", "mujoco", "tensorboard", "c compiler"} <= set(checks)
+
+
+def checked(name: str, ok: bool, optional: bool) -> Check:
+    return Check(name, ok, "as found", "pip install it", optional)
+
+
+@pytest.mark.parametrize(
+    ("checks", "last", "code"),
+    [
+        ([checked("torch", True, False), checked("ray", True, True)], "phasegrad is ready.", 0),
+        (
+            [checked("torch", True, False), checked("ray", False, True), checked("optuna", False, True)],
+            "phasegrad is ready; optional parts missing: ray, optuna.",
+            0,
+        ),
+        (
+            [checked("torch", False, False), checked("ray", False, True)],
+            "phasegrad is not ready: torch must be mended, as the lines marked FAIL say.",
+            1,
+        ),
+    ],
+)
+def test_doctor_ends_with_a_verdict(
+    checks: list[Check], last: str, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("phasegrad.cli.doctor.examine", lambda: checks)
+    assert main(["doctor"]) == code
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-1] == last
+    marks = [line[:4] for line in lines if ": as found" in line]
+    assert marks == ["ok  " if check.ok else "MISS" if check.optional else "FAIL" for check in checks]
+    assert lines.count("      -> pip install it") == sum(not check.ok for check in checks)
+    assert main(["doctor", "--json"]) == code
+    assert [check["ok"] for check in json.loads(capsys.readouterr().out)] == [check.ok for check in checks]
+
+
+def test_a_machine_without_a_gpu_has_no_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr("phasegrad.cli.doctor.GPUS", (f"{tmp_path}/nvidia*",))
+    none = _cuda()
+    assert none.lines() == "info  cuda: no GPU here; networks run on the CPU"
+    assert none.ok
+    assert verdict([none]) == "phasegrad is ready."
+    (tmp_path / "nvidia0").touch()
+    unused = _cuda()
+    assert unused.lines().startswith("MISS  cuda: there is a GPU, which torch")
+    assert verdict([unused]) == "phasegrad is ready; optional parts missing: cuda."
 
 
 @pytest.mark.parametrize(

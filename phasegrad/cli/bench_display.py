@@ -12,9 +12,8 @@ BESIDE = (
 )
 COLUMNS = ("task", "steps/s", "limit", "share", "env/act/learn", "memory")
 READING = (
-    "share: steps/s as a share of the limit, what this machine could do at most: its environments alone with random "
-    "actions, or for convolutions the GFLOPS of a large matrix product. Higher is better, and it can be compared between "
-    "machines. env/act/learn: where the time goes. memory: the peak. Figures are medians of the repeats."
+    "share: of the limit, which is what this machine could do at most: its environments alone, or for convolutions the "
+    "GFLOPS of a matrix product; higher is better. env/act/learn: where the time goes."
 )
 
 

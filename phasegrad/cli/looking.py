@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from pathlib import Path
 
+from phasegrad.cli.formatting import terminal_width
 from phasegrad.cli.messages import note, say
 from phasegrad.cli.values import coerced
 from phasegrad.errors import ConfigError, unknown
@@ -74,7 +76,7 @@ def run_presets(options: argparse.Namespace) -> int:
 
 
 def run_bench(options: argparse.Namespace) -> int:
-    from phasegrad.bench import TASKS, bench, fallen_behind, read_recorded, require_tasks
+    from phasegrad.bench import TASKS, bench, fallen_behind, read_recorded, require_tasks, table
     from phasegrad.cli.bench_display import BenchProgress, terminal_table
     from phasegrad.runs.files import write_json
 
@@ -89,7 +91,7 @@ def run_bench(options: argparse.Namespace) -> int:
     results = bench(tasks, seconds, repeats, options.set, BenchProgress(tasks, repeats, seconds, note))
     if out is not None:
         write_json(out, results)
-    print(json.dumps(results) if options.json else terminal_table(results))
+    print(json.dumps(results) if options.json else table(results) if options.markdown else terminal_table(results))
     behind = fallen_behind(results, recorded)
     for sentence in behind:
         say(sentence)
@@ -97,21 +99,19 @@ def run_bench(options: argparse.Namespace) -> int:
 
 
 def run_doctor(options: argparse.Namespace) -> int:
-    from phasegrad.cli.doctor import clear_cache, examine
+    from phasegrad.cli.doctor import clear_cache, examine, verdict
 
     if options.clear_cache:
         sentence = clear_cache()
         print(json.dumps({"cleared": sentence}) if options.json else sentence)
         return 0
-    checks = examine()
-    if options.json:
-        print(json.dumps([check.__dict__ for check in checks]))
-    else:
-        for check in checks:
-            print(
-                f"{'ok  ' if check.ok else 'MISS' if check.optional else 'FAIL'}  {check.name}: {check.found}"
-                + ("" if check.ok or not check.fix else f" -> {check.fix}")
-            )
+    checks = []
+    width = terminal_width() if sys.stdout.isatty() else None
+    for check in examine():
+        checks.append(check)
+        if not options.json:
+            print(check.lines(width), flush=True)
+    print(json.dumps([check.__dict__ for check in checks]) if options.json else f"\n{verdict(checks)}")
     return 0 if all(check.ok or check.optional for check in checks) else 1
 
 

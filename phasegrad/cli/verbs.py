@@ -22,7 +22,7 @@ CHECKPOINT = "the checkpoint of a step, or best by evaluation (default: the late
 SEED = "seed of the environments (default: the run's)"
 MAX_STEPS = "cut longer episodes (default: the environment's own time limit, else 10,000)"
 LEVELS = "Procgen: train or test levels"
-AGENT, QUIET, JSON = "run directory or saved agent", "no progress display", "one JSON object on stdout"
+AGENT, QUIET, JSON = "run directory or saved agent", "no progress display", "as JSON on stdout"
 EXAMPLES = {
     "train": (TRAIN_EXAMPLES["ppo"][0], TRAIN_EXAMPLES["ppg"][0]),
     "resume": ("phasegrad resume runs/cartpole", "phasegrad resume runs/cartpole --total-steps 2e5"),
@@ -224,6 +224,9 @@ def _add_bench_doctor_and_completion(verb: AddVerb) -> None:
     )
     benchmark.add_argument("--out", metavar="FILE", help="JSON file to write")
     benchmark.add_argument("--json", action="store_true", help=JSON)
+    benchmark.add_argument(
+        "--markdown", action="store_true", help="the table as Markdown, with the size of a stored step"
+    )
     doctor = verb("doctor", "check this installation")
     doctor.add_argument("--json", action="store_true", help=JSON)
     doctor.add_argument(
