@@ -11,10 +11,11 @@ from collections.abc import Callable, Mapping
 from importlib import resources
 from typing import Any
 
-from phasegrad.algorithms.known import registered, settings_of
+from phasegrad.algorithms.known import algorithm_names, registered, settings_of
 from phasegrad.cli.values import chosen_checkpoint, coerced, whole_or_none
 from phasegrad.errors import ConfigError, RunError, nearest
 from phasegrad.machine.paths import as_path
+from phasegrad.outside import is_outside
 from phasegrad.tune.search_spaces import SPACES
 
 CONFIG = "config.json"
@@ -66,11 +67,10 @@ def require_env(env: str | None) -> None:
 
 
 def check_tune(options: argparse.Namespace) -> None:
-    if options.algorithm not in SPACES and options.algorithm not in registered():
-        raise ConfigError(
-            f"tune knows a search space for {' and '.join(SPACES)}, not {options.algorithm!r}."
-            f"{nearest(options.algorithm, SPACES)}"
-        )
+    outside = [name for name, algorithm in registered().items() if is_outside(algorithm)]
+    if options.algorithm not in (*SPACES, *outside):
+        meant = "" if options.algorithm in algorithm_names() else nearest(options.algorithm, SPACES)
+        raise ConfigError(f"tune knows a search space for {' and '.join(SPACES)}, not {options.algorithm!r}.{meant}")
     require_env(options.env)
     coerced("trials", options.trials, int, 1)
     coerced("total_steps", options.steps, int, 1)
@@ -98,7 +98,7 @@ def check_agent(options: argparse.Namespace) -> None:
     chosen_checkpoint(options.checkpoint)
     path = as_path(options.dir)
     if not path.exists():
-        raise RunError(f"{path} does not exist.")
+        raise RunError(f"{path} does not exist: DIR is a run directory or a saved agent.")
 
 
 def check_resume(options: argparse.Namespace) -> None:

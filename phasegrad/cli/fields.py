@@ -102,10 +102,8 @@ def add_fields(parser: Parser, algorithm: str, defaults: Defaults | None = None,
     parser.description = "\n\n".join(map(filled, filter(None, (f"{about(algorithm)}.", defaults.source))))
     parser.epilog = example_lines(examples_of(algorithm))
     if not everything:
-        rest = filled(
-            f"--help-all shows the other {len(names) - len(chosen)} settings too, in groups: {', '.join(sections)}."
-        )
-        parser.epilog = f"{rest}\n\n{parser.epilog}"
+        left = len(names) - len(chosen)
+        parser.remark = filled(f"--help-all shows the other {left} settings too, in groups: {', '.join(sections)}.")
         sections = {"settings changed most often": chosen}
     hints, fields = typing.get_type_hints(config_class), documented_fields(config_class)
     for title, members in sections.items():

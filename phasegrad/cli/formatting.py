@@ -67,6 +67,8 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
 class Parser(argparse.ArgumentParser):
     """argparse with a usage of one line, one-sentence errors and no guessing of abbreviations."""
 
+    remark = ""  # a paragraph between the settings and the options
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         kwargs.setdefault("allow_abbrev", False)
         kwargs.setdefault("formatter_class", HelpFormatter)
@@ -78,6 +80,8 @@ class Parser(argparse.ArgumentParser):
         formatter.add_usage(self.usage or self.short_usage(), self._actions, [])
         formatter.add_text(self.description)
         for group in sorted(self._action_groups, key=lambda group: group.title == "options"):
+            if group.title == "options":
+                formatter.add_text(self.remark)
             formatter.start_section((group.title or "").replace("positional ", ""))
             formatter.add_text(group.description)
             formatter.add_arguments(sorted(group._group_actions, key=place))
