@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import shlex
@@ -18,6 +19,8 @@ from phasegrad.algorithms import ALGORITHMS
 from phasegrad.algorithms.known import ABOUT, settings_of
 from phasegrad.algorithms.settings import OBJECTIVES
 from phasegrad.cli.completion import collect
+from phasegrad.cli.fields import Defaults
+from phasegrad.cli.formatting import KEPT
 from phasegrad.cli.groups import GROUPED, GROUPS, MOST_CHANGED, TRAIN_EXAMPLES, in_groups
 from phasegrad.cli.main import main
 from phasegrad.cli.parsing import parse
@@ -133,6 +136,12 @@ def test_defaults_are_those_of_the_environments_preset(capsys: pytest.CaptureFix
     assert default_of(named, "total_steps") == "preset: 100_000_000"
     assert default_of(named, "env_options") == "preset: distribution hard"
     assert default_of(named, "e_aux") == "preset: 6"
+
+
+def test_none_is_auto_where_the_setting_says_so() -> None:
+    for auto, told in ((True, "auto"), (False, "none")):
+        field = dataclasses.field(default=None, metadata={"help": "how many", "auto": auto})
+        assert Defaults({"many": None}).describe("many", field).replace(KEPT, " ") == f" (default: {told})"
 
 
 def test_a_preset_file_or_none_serve_help_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

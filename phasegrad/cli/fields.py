@@ -31,9 +31,11 @@ class Defaults:
     by_preset: Collection[str] = ()
     source: str = ""
 
-    def describe(self, name: str) -> str:
+    def describe(self, name: str, field: dataclasses.Field[Any]) -> str:
         """For help: ' (default: 0.99)', or ' (preset: 0.98)'; nothing for what has none."""
         value = self.values[name]
+        if value is None and field.metadata.get("auto"):
+            value = "auto"
         source = "preset" if name in self.by_preset else "default"
         return "" if value in ("", {}) else f" ({source}:{KEPT}{written(value).replace(' ', KEPT)})"
 
@@ -110,7 +112,7 @@ def add_fields(parser: Parser, algorithm: str, defaults: Defaults | None = None,
         group = parser.add_argument_group(title)
         for name in members:
             meaning = ENV_OPTION if name == "env_options" else fields[name].metadata["help"]
-            text = (meaning + defaults.describe(name)).replace("%", "%%")
+            text = (meaning + defaults.describe(name, fields[name])).replace("%", "%%")
             add_field(group, name, hints[name], fields[name], text)
     for name in [] if everything else [name for name in names if name not in chosen]:
         add_field(parser, name, hints[name], fields[name], argparse.SUPPRESS)
