@@ -294,6 +294,14 @@ def test_an_existing_run_is_not_overwritten_unasked(tmp_path: Path, capsys: pyte
     assert (tmp_path / "other" / "thesis.txt").read_text() == "precious"
 
 
+def test_a_run_goes_on_also_where_its_preset_file_is_gone(tmp_path: Path) -> None:
+    preset = tmp_path / "mine.json"
+    preset.write_text(json.dumps({"gamma": 0.7}))
+    assert train(tmp_path / "run", "--preset", str(preset)) == 0
+    preset.unlink()
+    assert train(tmp_path / "run", "--preset", str(preset), "--resume") == 0
+
+
 def test_an_environment_that_breaks_leaves_what_was_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     module = tmp_path / "breaking_env_for_test.py"
     module.write_text(

@@ -37,7 +37,9 @@ def check_train(options: argparse.Namespace) -> None:
     given = {name: value for name, value in vars(options).items() if name in documented_fields(config_class)}
     coerce_fields(config_class, given)
     require_env(given.get("env"))
-    if not (options.overwrite or options.resume) and not any(name in os.environ for name in LAUNCHERS):
+    if options.resume:
+        return  # a run that goes on has its settings in its directory; what they came from may be gone
+    if not options.overwrite and not any(name in os.environ for name in LAUNCHERS):
         require_unused(run_directory(options, given))
     config = resolve_config(config_class, {**given, "env_options": options.env_options})
 
