@@ -255,6 +255,8 @@ CHEAP = [
     (["eval", "nowhere"], "nowhere does not exist: DIR is a run directory or a saved agent."),
     (["eval", "nowhere", "--episodes", "0"], "episodes must be at least 1"),
     (["resume", "nowhere"], "nowhere is not a run directory"),
+    (["plot", "nowhere"], "nowhere is not a run directory"),
+    (["report", "nowhere"], "nowhere is not a directory"),
     (["bench", "cartpole-5"], "Unknown task 'cartpole-5': did you mean cartpole-4 or cartpole-8?"),
     (["presets", "atri"], "Unknown preset 'atri': did you mean atari?"),
     (["train", "ppo", "--help"], ""),

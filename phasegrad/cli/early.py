@@ -105,7 +105,22 @@ def check_agent(options: argparse.Namespace) -> None:
 
 def check_resume(options: argparse.Namespace) -> None:
     whole_or_none("total_steps", options.total_steps, 1)
-    path = as_path(options.dir)
+    require_run(options.dir)
+
+
+def check_plot(options: argparse.Namespace) -> None:
+    for folder in options.dir:
+        require_run(folder)
+
+
+def check_report(options: argparse.Namespace) -> None:
+    for path in map(as_path, options.dir):
+        if not path.is_dir():
+            raise RunError(f"{path} is not a directory: give run directories, or a folder that holds some.")
+
+
+def require_run(folder: str) -> None:
+    path = as_path(folder)
     if not (path / CONFIG).exists():
         raise RunError(f"{path} is not a run directory: it has no {CONFIG}.")
 
@@ -115,6 +130,8 @@ CHECKS: dict[str, Callable[[argparse.Namespace], None]] = {
     "tune": check_tune,
     "study": check_study,
     "resume": check_resume,
+    "plot": check_plot,
+    "report": check_report,
     "eval": check_agent,
     "video": check_agent,
     "export": check_agent,
