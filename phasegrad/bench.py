@@ -11,11 +11,11 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
-from phasegrad.errors import ConfigError, DamagedError, PhasegradError, RunError, nearest
+from phasegrad.errors import ConfigError, DamagedError, PhasegradError, RunError, unknown
 from phasegrad.machine.paths import as_path
 from phasegrad.machine.processors import let_waiting_threads_sleep, usable_processors
 from phasegrad.runs.files import read_json
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 UNBOUNDED = 10**9  # steps: the clock ends a measurement
 WARM_UP = 2  # iterations: the first runs plain kernels, the second compiles
 PRODUCT = 2048
+Report = Callable[[str, int, float | None], object]  # task, repeat from 0 on, steps a second once they are measured
 
 
 @dataclass
@@ -61,20 +62,34 @@ TASKS = {
 }  # fmt: skip
 
 
-def bench(names: Sequence[str], seconds: float, repeats: int, settings: Sequence[str] = ()) -> dict[str, Any]:
+def bench(
+    names: Sequence[str],
+    seconds: float,
+    repeats: int,
+    settings: Sequence[str] = (),
+    report: Report | None = None,
+) -> dict[str, Any]:
     """Measure tasks in turn, each `repeats` times; medians, and every single figure beside them.
 
-    `settings`: FIELD=VALUE for all of them.
+    `settings`: FIELD=VALUE for all of them. `report` is called before and after each measurement.
     """
     parsed(settings)
+    require_tasks(names)
+    runs: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
+    for repeat in range(repeats):
+        for name in names:
+            if report is not None:
+                report(name, repeat, None)
+            runs[name].append(_in_a_process(name, seconds, settings))
+            if report is not None:
+                report(name, repeat, runs[name][-1]["sps"])
+    return {name: _median(found) for name, found in runs.items()}
+
+
+def require_tasks(names: Sequence[str]) -> None:
     for name in names:
         if name not in TASKS:
-            raise ConfigError(f"Unknown task {name!r}; there are {', '.join(TASKS)}.{nearest(name, TASKS)}")
-    runs: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
-    for _ in range(repeats):
-        for name in names:
-            runs[name].append(_in_a_process(name, seconds, settings))
-    return {name: _median(found) for name, found in runs.items()}
+            raise ConfigError(unknown("task", name, TASKS, f"there are {', '.join(TASKS)}"))
 
 
 def parsed(settings: Sequence[str]) -> dict[str, str]:

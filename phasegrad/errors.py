@@ -49,7 +49,20 @@ def nearest(name: str, known: Iterable[str], count: int = 3) -> str:
     """' Did you mean a, b or c?' for a misspelt name, or '' where nothing comes close."""
     by_lower = {candidate.lower(): candidate for candidate in known}
     close = [by_lower[match] for match in difflib.get_close_matches(name.lower(), by_lower, n=count, cutoff=0.55)]
-    if not close:
-        return ""
-    listed = close[0] if len(close) == 1 else f"{', '.join(close[:-1])} or {close[-1]}"
-    return f" Did you mean {listed}?"
+    return f" Did you mean {either(close)}?" if close else ""
+
+
+def unknown(what: str, name: str, known: Iterable[str], otherwise: str) -> str:
+    """One sentence for a misspelt name: those that are as near as the nearest, or where to find them all."""
+    typed = name.lower()
+    likeness = {candidate: difflib.SequenceMatcher(None, candidate.lower(), typed).ratio() for candidate in known}
+    best = max(likeness.values(), default=0.0)
+    meant = [candidate for candidate, alike in likeness.items() if alike > max(best - 0.05, 0.55)]
+    part = typed.strip("-")
+    meant += [candidate for candidate in likeness if len(part) > 3 and part in candidate and candidate not in meant]
+    return f"Unknown {what} {name!r}: {f'did you mean {either(meant[:3])}?' if meant else f'{otherwise}.'}"
+
+
+def either(names: list[str]) -> str:
+    """'a, b or c'."""
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}"

@@ -23,7 +23,7 @@ def is_outside(algorithm: type) -> bool:
 
 def registered_outside() -> list[str]:
     """NAME=MODULE:CLASS of every algorithm that another process could not know; one of a main script cannot be told."""
-    library: Any = sys.modules.get("phasegrad.algorithms")  # where it is not imported, nothing is registered
+    library: Any = sys.modules.get("phasegrad.algorithms.builtin")  # where it is not imported, nothing is registered
     return [
         f"{name}={algorithm.__module__}:{algorithm.__qualname__}"
         for name, algorithm in (library.ALGORITHMS.items() if library else ())

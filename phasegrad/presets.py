@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from phasegrad import envs
 from phasegrad.config import Config, algorithm_name, coerce_fields, documented_fields, make_config
-from phasegrad.errors import ConfigError, PhasegradError, nearest
+from phasegrad.errors import ConfigError, PhasegradError, unknown
 from phasegrad.machine.paths import as_path
 
 SHARE_COMMON = ("ppo", "ppg")  # for whom the common part of the presets below was chosen
@@ -201,6 +200,8 @@ def preset_for(env: str, options: Mapping[str, Any] | None = None) -> str:
     stem = env.rsplit("-v", 1)[0]
     if stem in BY_ENVIRONMENT:
         return BY_ENVIRONMENT[stem]
+    from phasegrad import envs  # takes a second to import, and most commands need not know families
+
     try:
         return BY_FAMILY.get(envs.resolve(env, options).family, "none")
     except PhasegradError:
@@ -222,7 +223,7 @@ def preset_fields(name: str, algorithm: str) -> dict[str, Any]:
         return PRESETS[name].fields(algorithm)
     if name.endswith(".json"):
         return read_preset_file(as_path(name))
-    raise ConfigError(f"Unknown preset {name!r}.{nearest(name, PRESETS)} `phasegrad presets` lists all.")
+    raise ConfigError(unknown("preset", name, PRESETS, "`phasegrad presets` lists them"))
 
 
 def read_preset_file(path: Path) -> dict[str, Any]:

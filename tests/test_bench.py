@@ -12,6 +12,7 @@ from machine import needs_procgen
 
 import phasegrad as pg
 from phasegrad.bench import TASKS, bench, fallen_behind, flops_a_step, measure
+from phasegrad.cli.bench_display import BenchProgress, duration, terminal_table
 from phasegrad.cli.main import main
 from phasegrad.errors import ConfigError, RunError
 
@@ -85,8 +86,73 @@ def test_half_of_what_was_recorded_is_behind(
     file = tmp_path / "bench.json"
     file.write_text(json.dumps(recorded))
     monkeypatch.setattr("phasegrad.bench.bench", lambda *_: found)
-    monkeypatch.setattr("phasegrad.bench.table", lambda _: "")
+    monkeypatch.setattr("phasegrad.cli.bench_display.terminal_table", lambda _: "")
     assert main(["bench", "--check", str(file)]) == 1
     assert "cartpole-4 reaches 29%" in capsys.readouterr().err
     file.write_text("[]")
     assert main(["bench", "--check", str(file)]) == 2
+
+
+def test_progress_says_which_task_which_repeat_and_how_long_all_will_take(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two tasks of 10 and 30 seconds, twice each, by a clock of our own."""
+    now = [0.0]
+
+    def measured(name: str, *_: object) -> dict[str, Any]:
+        now[0] += {"cartpole-4": 10.0, "breakout": 30.0}[name]
+        return {"sps": 1234.5}
+
+    monkeypatch.setattr("phasegrad.bench._in_a_process", measured)
+    written: list[str] = []
+    names = ["cartpole-4", "breakout"]
+    bench(names, 15.0, 2, report=BenchProgress(names, 2, 15.0, written.append, now=lambda: now[0]))
+    assert "".join(written).splitlines() == [
+        "Measuring 2 tasks, 2 times each: about 2 min in all, at a guess.",
+        "[1/4] cartpole-4, repeat 1 of 2 ... 1,234 steps/s, 10 s; about 30 s left",
+        "[2/4] breakout, repeat 1 of 2 ... 1,234 steps/s, 30 s; about 40 s left",
+        "[3/4] cartpole-4, repeat 2 of 2 ... 1,234 steps/s, 10 s; about 30 s left",
+        "[4/4] breakout, repeat 2 of 2 ... 1,234 steps/s, 30 s",
+    ]
+    assert [duration(seconds) for seconds in (0.2, 89, 600, 7200)] == [
+        "about 1 s",
+        "about 89 s",
+        "about 10 min",
+        "about 2.0 h",
+    ]
+
+
+def rows_of_every_task() -> dict[str, Any]:
+    shares = {"share_environment": 0.012, "share_inference": 0.088, "share_update": 0.5, "share_auxiliary": 0.4}
+    row = {"sps": 123456.7, "ratio_to_limit": 1.0, "peak_rss_mb": 12345.6, "bytes_a_step": 66.0, **shares}
+    return {
+        name: row | ({"limit_gflops": 1234.5} if task.convolutional else {"limit_sps": 1234567.8})
+        for name, task in TASKS.items()
+    }
+
+
+def test_the_table_is_aligned_fits_80_columns_and_says_how_to_read_it() -> None:
+    lines = terminal_table(rows_of_every_task()).splitlines()
+    assert [line for line in lines if len(line) > 80] == []
+    table, reading = lines[: len(TASKS) + 1], lines[len(TASKS) + 2 :]
+    assert {len(line) for line in table} == {len(table[0])}
+    assert table[0].split() == ["task", "steps/s", "limit", "share", "env/act/learn", "memory"]
+    first = table[1].split()
+    assert first == ["halfcheetah-8", "123,457", "1,234,568", "/s", "100%", "1/", "9/90", "%", "12,346", "MB"]
+    assert lines[len(TASKS) + 1] == ""
+    assert reading[0].startswith("share: of the limit, which is what this machine could do at most")
+
+
+def test_progress_leaves_stdout_to_the_result(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = rows_of_every_task()["cartpole-4"]
+    monkeypatch.setattr("phasegrad.bench._in_a_process", lambda *_: row)
+    assert main(["bench", "cartpole-4", "--repeats", "2", "--json"]) == 0
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["cartpole-4"]["sps"] == row["sps"]
+    assert "[2/2] cartpole-4, repeat 2 of 2 ... 123,457 steps/s" in printed.err
+    assert main(["bench", "cartpole-4", "--repeats", "1", "--markdown"]) == 0
+    assert capsys.readouterr().out.startswith("| task | steps/s |")
+    assert main(["bench", "cartpole-5"]) == 2
+    assert capsys.readouterr().err == "phasegrad: Unknown task 'cartpole-5': did you mean cartpole-4 or cartpole-8?\n"

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import phasegrad as pg
+from phasegrad.cli.doctor import Check, _cuda, verdict
 from phasegrad.cli.main import main
 
 SMALL = ["--num-envs", "2", "--num-steps", "16", "--num-minibatches", "2", "--epochs", "2"]
@@ -174,15 +175,62 @@ def test_doctor_looks_at_each_part(capsys: pytest.CaptureFixture[str]) -> None:
     assert {"envpool", "procgen", "mujoco", "tensorboard", "c compiler"} <= set(checks)
 
 
+def checked(name: str, ok: bool, optional: bool) -> Check:
+    return Check(name, ok, "as found", "pip install it", optional)
+
+
+@pytest.mark.parametrize(
+    ("checks", "last", "code"),
+    [
+        ([checked("torch", True, False), checked("ray", True, True)], "phasegrad is ready.", 0),
+        (
+            [checked("torch", True, False), checked("ray", False, True), checked("optuna", False, True)],
+            "phasegrad is ready; optional parts missing: ray, optuna.",
+            0,
+        ),
+        (
+            [checked("torch", False, False), checked("ray", False, True)],
+            "phasegrad is not ready: torch must be mended, as the lines marked FAIL say.",
+            1,
+        ),
+    ],
+)
+def test_doctor_ends_with_a_verdict(
+    checks: list[Check], last: str, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("phasegrad.cli.doctor.examine", lambda: checks)
+    assert main(["doctor"]) == code
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-1] == last
+    marks = [line[:4] for line in lines if ": as found" in line]
+    assert marks == ["ok  " if check.ok else "MISS" if check.optional else "FAIL" for check in checks]
+    assert lines.count("      -> pip install it") == sum(not check.ok for check in checks)
+    assert main(["doctor", "--json"]) == code
+    assert [check["ok"] for check in json.loads(capsys.readouterr().out)] == [check.ok for check in checks]
+
+
+def test_a_machine_without_a_gpu_has_no_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr("phasegrad.cli.doctor.GPUS", (f"{tmp_path}/nvidia*",))
+    none = _cuda()
+    assert none.lines() == "info  cuda: no GPU here; networks run on the CPU"
+    assert none.ok
+    assert verdict([none]) == "phasegrad is ready."
+    (tmp_path / "nvidia0").touch()
+    unused = _cuda()
+    assert unused.lines().startswith("MISS  cuda: there is a GPU, which torch")
+    assert verdict([unused]) == "phasegrad is ready; optional parts missing: cuda."
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
         (["train", "ppo", "--env", "CartPol-v1"], "Unknown environment 'CartPol-v1'. Did you mean CartPole-v1"),
         (["train", "ppo"], "--env is missing"),
-        (["train", "pp", "--env", "CartPole-v1"], "invalid choice: 'pp'"),
+        (["train", "pp", "--env", "CartPole-v1"], "Unknown algorithm 'pp': did you mean ppo or ppg?"),
         (
             ["train", "ppo", "--env", "CartPole-v1", "--num-env", "3"],
-            "Unknown option '--num-env'. Did you mean --num-envs",
+            "Unknown option '--num-env': did you mean --num-envs?",
         ),
         (["train", "ppo", "--env", "CartPole-v1", "--gamma", "2"], "gamma must be from 0 to 1, not 2"),
         (["train", "ppo", "--env", "CartPole-v1", "--gamma", "nan"], "gamma must be a finite number"),
@@ -194,7 +242,7 @@ def test_doctor_looks_at_each_part(capsys: pytest.CaptureFixture[str]) -> None:
         ),
         (
             ["train", "ppo", "--env", "CartPole-v1", "--preset", "carpole"],
-            "Unknown preset 'carpole'. Did you mean cartpole",
+            "Unknown preset 'carpole': did you mean cartpole?",
         ),
         (
             ["train", "ppo", "--env", "CartPole-v1", "--num-minibatches", "9999"],
@@ -209,9 +257,9 @@ def test_doctor_looks_at_each_part(capsys: pytest.CaptureFixture[str]) -> None:
         (["eval", "nowhere/at/all"], "does not exist"),
         (["resume", "nowhere/at/all"], "is not a run directory"),
         (["eval", "nowhere", "--episodes", "0"], "episodes must be at least 1"),
-        (["envs", "procgn"], "Unknown family 'procgn'"),
-        (["presets", "atri"], "Did you mean atari"),
-        (["fly"], "invalid choice: 'fly'"),
+        (["envs", "procgn"], "Unknown family 'procgn': did you mean procgen?"),
+        (["presets", "atri"], "Unknown preset 'atri': did you mean atari?"),
+        (["fly"], "Unknown command 'fly': `phasegrad --help` lists the commands."),
     ],
 )
 def test_mistakes_get_one_sentence_and_exit_code_2(
@@ -244,6 +292,14 @@ def test_an_existing_run_is_not_overwritten_unasked(tmp_path: Path, capsys: pyte
     (tmp_path / "other" / "thesis.txt").write_text("precious")
     assert train(tmp_path / "other", "--overwrite") == 2
     assert (tmp_path / "other" / "thesis.txt").read_text() == "precious"
+
+
+def test_a_run_goes_on_also_where_its_preset_file_is_gone(tmp_path: Path) -> None:
+    preset = tmp_path / "mine.json"
+    preset.write_text(json.dumps({"gamma": 0.7}))
+    assert train(tmp_path / "run", "--preset", str(preset)) == 0
+    preset.unlink()
+    assert train(tmp_path / "run", "--preset", str(preset), "--resume") == 0
 
 
 def test_an_environment_that_breaks_leaves_what_was_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -294,7 +350,7 @@ def test_every_verb_helps_with_two_examples(capsys: pytest.CaptureFixture[str]) 
     with pytest.raises(SystemExit):
         main(["train", "ppg", "--help"])
     printed = capsys.readouterr().out
-    for option in ("--n-pi", "--beta-clone", "--aux-value-loss", "--env.NAME", "[beta_clone]"):
+    for option in ("--n-pi", "--beta-clone", "--env.NAME", "[beta_clone]"):
         assert option in printed
 
 

@@ -204,7 +204,7 @@ def test_every_preset_is_valid(name: str) -> None:
 
 
 def test_presets_by_name_and_by_file(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"Unknown preset .cartpol.\. Did you mean cartpole"):
+    with pytest.raises(ConfigError, match=r"Unknown preset .cartpol.: did you mean cartpole\?"):
         resolve_config(PPOConfig, {"preset": "cartpol"})
     file = tmp_path / "mine.json"
     file.write_text(json.dumps({"algorithm": "ppo", "num_steps": 33, "gamma": 0.5}))

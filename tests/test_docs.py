@@ -29,7 +29,7 @@ def shortened(text: str) -> str:
         r"--total-steps (\S+)", lambda found: f"--total-steps {12_288 if found[1] == '800_000' else 8_192}", text
     )
     text = re.sub(r"learn\(([\d_]+)", lambda found: f"learn({min(4_096, int(found[1]))}", text)
-    text = re.sub(r"--trials \d+ --steps [\d_]+", "--trials 1 --steps 512", text)
+    text = re.sub(r"--trials \d+ --total-steps [\d_]+", "--trials 1 --total-steps 512", text)
     return re.sub(r"(episodes[= ])20", r"\g<1>2", text)
 
 

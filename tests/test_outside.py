@@ -131,4 +131,4 @@ def test_a_study_trains_it_and_the_pages_show_it(
 def test_the_command_line_takes_it(outside: dict[str, str]) -> None:
     command = [sys.executable, "-m", "phasegrad", "train", "mine", "--help"]
     shown = subprocess.run(command, env=outside, capture_output=True, text=True, timeout=120)
-    assert "a setting of its own (default 3)" in shown.stdout, shown.stderr
+    assert "a setting of its own (default: 3)" in shown.stdout, shown.stderr

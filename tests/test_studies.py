@@ -272,7 +272,7 @@ def test_selection_and_overrides(tmp_path: Path) -> None:
         ({"environments": "coinrum"}, r"Did you mean coinrun\?"),
         ({"variants": "pgg"}, "Did you mean ppg"),
         ({"seeds": "0"}, "at least 1"),
-        ({"steps": "x"}, "--steps must be"),
+        ({"steps": "x"}, "--total-steps must be"),
         ({"eval_episodes": "3"}, "training episodes"),
     ):
         with pytest.raises(ConfigError, match=sentence):
@@ -544,7 +544,7 @@ def test_the_command_lists_checks_and_only_looks_when_dry(
         (["contrl"], "Did you mean control?"),
         (["control", "--jobs", "0"], "--jobs must be at least 1"),
         (["control", "--table-only"], "does not exist"),
-        (["control", "--step", "3"], "Did you mean --steps"),
+        (["control", "--step", "3"], "did you mean --set or --total-steps?"),
     ):
         assert main(["study", *arguments]) == 2
         error = capsys.readouterr().err

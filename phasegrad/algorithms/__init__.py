@@ -1,15 +1,20 @@
-"""The algorithms, each on a page of its own."""
+"""The algorithms, each on a page of its own.
 
-from phasegrad.algorithms.a2c import A2C
-from phasegrad.algorithms.acer import ACER
-from phasegrad.algorithms.base import Algorithm
-from phasegrad.algorithms.ppg import PPG
-from phasegrad.algorithms.ppo import PPO
-from phasegrad.algorithms.registry import ALGORITHMS, register
-from phasegrad.algorithms.trpo import TRPO
-from phasegrad.algorithms.vpg import VPG
+They are imported when first asked for: they need torch, and the settings that lie beside them do not.
+"""
 
-for _algorithm in (PPO, PPG, A2C, VPG, TRPO, ACER):
-    register(_algorithm)
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from phasegrad.algorithms.builtin import A2C, ACER, ALGORITHMS, PPG, PPO, TRPO, VPG, Algorithm, register
 
 __all__ = ["A2C", "ACER", "ALGORITHMS", "PPG", "PPO", "TRPO", "VPG", "Algorithm", "register"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        return getattr(importlib.import_module("phasegrad.algorithms.builtin"), name)
+    raise AttributeError(f"module 'phasegrad.algorithms' has no attribute {name!r}")

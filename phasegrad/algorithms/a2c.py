@@ -1,4 +1,4 @@
-"""Advantage Actor-Critic: the synchronous form of A3C (Mnih et al. 2016).
+"""Advantage Actor-Critic: the synchronous form of A3C (Mnih et al. 2016); its settings are in a2c_settings.py.
 
 for update = 1, 2, ... do
     run pi in N environments for t_max timesteps
@@ -10,39 +10,18 @@ for update = 1, 2, ... do
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from phasegrad.algorithms.a2c_settings import A2CConfig
 from phasegrad.algorithms.base import Algorithm
 from phasegrad.algorithms.estimates import estimate_advantages, normalized, value_metrics
-from phasegrad.algorithms.settings import RMSPropConfig
 from phasegrad.algorithms.surrogate import learning_rates
 from phasegrad.compute.optimizers import Optimizer
-from phasegrad.config import setting
 from phasegrad.data.minibatches import Batch, everything
 from phasegrad.losses import policy_objective, value_loss
-
-
-@dataclass(kw_only=True)
-class A2CConfig(RMSPropConfig):
-    """Settings of A2C; the paper's symbols stand in brackets."""
-
-    num_envs: int = setting(16, "N: environments stepped together", low=1)
-    num_steps: int = setting(5, "T: steps of each environment before each update [t_max]", low=1)
-    gae_lambda: float = setting(
-        1.0, "lambda of generalised advantage estimation; 1 is the n-step return", low=0, high=1
-    )
-    updates_per_iteration: int = setting(
-        32, "rollouts, each with its update, between two lines of metrics; rates are read once for all of them", low=1
-    )
-    entropy_coef: float = setting(0.01, "weight of the entropy bonus [beta]", low=0, live=True)
-    value_coef: float = setting(0.5, "weight of the value loss 1/2 (R - V)^2", low=0, live=True)
-    normalize_advantage: str = setting(
-        "none", "standardise advantages over each rollout (batch), or none", choices=("batch", "none")
-    )
 
 
 class A2C(Algorithm):

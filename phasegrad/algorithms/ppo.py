@@ -1,4 +1,4 @@
-"""Proximal Policy Optimization (Schulman et al. 2017), with every objective the paper studies.
+"""Proximal Policy Optimization (Schulman et al. 2017), with every objective the paper studies; its settings are in ppo_settings.py.
 
 for iteration = 1, 2, ... do
     run pi_old in N environments for T timesteps, compute advantage estimates
@@ -9,7 +9,6 @@ for iteration = 1, 2, ... do
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
@@ -17,7 +16,8 @@ from torch import Tensor
 from phasegrad.algorithms.base import Algorithm
 from phasegrad.algorithms.estimates import estimate_advantages, normalized
 from phasegrad.algorithms.interference import interference
-from phasegrad.algorithms.settings import SurrogateConfig, adams
+from phasegrad.algorithms.ppo_settings import PPOConfig
+from phasegrad.algorithms.settings import adams
 from phasegrad.algorithms.surrogate import (
     epoch_of_minibatches,
     learning_rates,
@@ -26,20 +26,8 @@ from phasegrad.algorithms.surrogate import (
     surrogate_loss,
 )
 from phasegrad.compute.optimizers import Adam
-from phasegrad.config import setting
 from phasegrad.data.minibatches import Batch
 from phasegrad.losses import adapted_kl_beta, value_loss
-
-
-@dataclass(kw_only=True)
-class PPOConfig(SurrogateConfig):
-    """Settings of PPO."""
-
-    epochs: int = setting(10, "passes over each rollout [K]", low=1)
-    kl_stop: float = setting(
-        0.0, "end the epochs of an update when one has moved the policy by this mean KL; 0 never", low=0, live=True
-    )
-    recompute_advantages: bool = setting(False, "estimate advantages anew before each epoch")
 
 
 class PPO(Algorithm):

@@ -1,14 +1,22 @@
-"""Settings that several algorithms share: of any policy gradient, of RMSProp, of a surrogate objective."""
+"""Settings that several algorithms share: of any policy gradient, of RMSProp, of a surrogate objective.
+
+Settings are read without torch, so that the command line's help and its errors come at once; what needs it is imported
+where it is used.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from phasegrad.compute.optimizers import Adam, Optimizer, RMSProp
 from phasegrad.config import Config, require_minibatches, setting
 from phasegrad.errors import ConfigError
-from phasegrad.losses import OBJECTIVES
-from phasegrad.models import FlatParameters
+
+if TYPE_CHECKING:
+    from phasegrad.compute.optimizers import Adam, Optimizer
+    from phasegrad.models import FlatParameters
+
+OBJECTIVES = ("pg", "cpi", "clip", "kl")  # as phasegrad.losses has them
 
 
 @dataclass(kw_only=True)
@@ -46,6 +54,8 @@ class RMSPropConfig(PolicyGradientConfig):
 
     def optimizers(self, flat: FlatParameters) -> dict[str, Optimizer]:
         """The chosen optimiser for each parameter group."""
+        from phasegrad.compute.optimizers import RMSProp
+
         if self.optimizer == "adam":
             return dict(adams(flat, self.adam_eps))
         settings = (self.rmsprop_eps, self.rmsprop_alpha, self.rmsprop_inside_root)
@@ -103,4 +113,6 @@ class SurrogateConfig(PolicyGradientConfig):
 
 def adams(flat: FlatParameters, eps: float) -> dict[str, Adam]:
     """An Adam for each parameter group."""
+    from phasegrad.compute.optimizers import Adam
+
     return {group: Adam(flat, where, eps) for group, where in flat.slices.items()}

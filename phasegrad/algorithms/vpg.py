@@ -1,5 +1,7 @@
 """Vanilla policy gradient: REINFORCE with a learnt baseline (Sutton et al. 2000) and GAE (Schulman et al. 2016).
 
+Its settings are in vpg_settings.py.
+
 for k = 0, 1, 2, ... do
     collect trajectories under pi_k
     compute advantage estimates A and lambda-returns R = A + V from the current value function
@@ -10,38 +12,18 @@ for k = 0, 1, 2, ... do
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 
 from phasegrad.algorithms.base import Algorithm
 from phasegrad.algorithms.estimates import estimate_advantages, normalized
-from phasegrad.algorithms.settings import PolicyGradientConfig, adams
+from phasegrad.algorithms.settings import adams
 from phasegrad.algorithms.surrogate import learning_rates, logged_rates
+from phasegrad.algorithms.vpg_settings import VPGConfig
 from phasegrad.compute.optimizers import Adam
-from phasegrad.config import require_dual, setting
 from phasegrad.data.minibatches import Batch, everything
 from phasegrad.losses import policy_objective, value_loss
-
-
-@dataclass(kw_only=True)
-class VPGConfig(PolicyGradientConfig):
-    """Settings of vanilla policy gradient."""
-
-    arch: str = setting("dual", "separate policy and value networks; no other")
-    num_steps: int = setting(500, "T: steps of each environment in a rollout", low=1)
-    gae_lambda: float = setting(0.97, "lambda of generalised advantage estimation", low=0, high=1)
-    critic_learning_rate: float = setting(1e-3, "Adam's step size on the value network", low=0, live=True)
-    value_steps: int = setting(80, "steps on the value network after each step on the policy", low=0)
-    max_grad_norm: float = setting(0.0, "longest gradient, of each network by itself; 0 for no clipping", low=0)
-    normalize_advantage: str = setting(
-        "batch", "standardise advantages over each rollout (batch), or none", choices=("batch", "none")
-    )
-
-    def validate(self) -> None:
-        super().validate()
-        require_dual(self, "the value's many steps must leave the policy alone")
 
 
 class VPG(Algorithm):

@@ -11,6 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from phasegrad.bench import TASKS
+from phasegrad.cli.formatting import KEPT
+from phasegrad.cli.parsing import is_former
+from phasegrad.tune.search_spaces import SPACES
+
 
 @dataclass
 class Words:
@@ -31,24 +36,31 @@ def words_of(parser: argparse.ArgumentParser, about: str, values: Mapping[str, t
             words.names += choices or values.get(action.dest, ())
             continue
         for option in action.option_strings:
-            if not option.startswith("--") or option == "--env.NAME":
+            if not option.startswith("--") or option == "--env.NAME" or is_former(action):
                 continue
             takes = action.nargs != 0
             words.options[option] = (choices or values.get(action.dest, ())) if takes else None
             hidden = action.help is None or action.help == argparse.SUPPRESS
-            words.helps[option] = "" if hidden else str(action.help).replace("%%", "%").partition(" (default")[0]
+            words.helps[option] = (
+                "" if hidden else str(action.help).replace("%%", "%").partition(" (default")[0].replace(KEPT, " ")
+            )
     return words
 
 
 def collect() -> dict[str, Words]:
     """Every verb, and `train ALGORITHM` with the fields of each algorithm."""
     from phasegrad.algorithms import ALGORITHMS
-    from phasegrad.cli.parsing import add_fields
+    from phasegrad.cli.fields import add_fields
     from phasegrad.cli.verbs import build_parser
     from phasegrad.config import documented_fields
     from phasegrad.presets import PRESETS
 
-    values: dict[str, tuple[str, ...]] = {"preset": tuple(PRESETS), "levels": ("train", "test")}
+    values: dict[str, tuple[str, ...]] = {
+        "preset": tuple(PRESETS),
+        "levels": ("train", "test"),
+        "algorithm_name": tuple(SPACES),
+        "task": tuple(TASKS),
+    }
     parser = build_parser()
     verbs: Any = parser._subparsers._group_actions[0]  # type: ignore[union-attr]
     abouts = {choice.dest: str(choice.help) for choice in verbs._choices_actions}

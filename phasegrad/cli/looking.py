@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from pathlib import Path
 
-from phasegrad.cli.messages import say
+from phasegrad.cli.formatting import terminal_width
+from phasegrad.cli.messages import note, say
 from phasegrad.cli.values import coerced
-from phasegrad.errors import ConfigError, nearest
+from phasegrad.errors import ConfigError, unknown
 from phasegrad.machine.paths import as_path
 
 
@@ -43,9 +45,7 @@ def run_envs(options: argparse.Namespace) -> int:
 
     families = list_envs()
     if options.family is not None and options.family not in families:
-        raise ConfigError(
-            f"Unknown family {options.family!r}; there are {', '.join(families)}.{nearest(options.family, families)}"
-        )
+        raise ConfigError(unknown("family", options.family, families, f"there are {', '.join(families)}"))
     for family, ids in families.items():
         if options.family in (None, family):
             shown = ids if options.family else ids[:8]
@@ -62,9 +62,7 @@ def run_presets(options: argparse.Namespace) -> int:
             print(f"{name:20} {preset.about}")
         return 0
     if options.name not in PRESETS:
-        raise ConfigError(
-            f"Unknown preset {options.name!r}.{nearest(options.name, PRESETS)} `phasegrad presets` lists all."
-        )
+        raise ConfigError(unknown("preset", options.name, PRESETS, "`phasegrad presets` lists them"))
     preset = PRESETS[options.name]
     print(
         json.dumps(
@@ -80,7 +78,8 @@ def run_presets(options: argparse.Namespace) -> int:
 
 
 def run_bench(options: argparse.Namespace) -> int:
-    from phasegrad.bench import TASKS, bench, fallen_behind, read_recorded, table
+    from phasegrad.bench import TASKS, bench, fallen_behind, read_recorded, require_tasks, table
+    from phasegrad.cli.bench_display import BenchProgress, terminal_table
     from phasegrad.runs.files import write_json
 
     recorded = read_recorded("--check", options.check) if options.check else {}
@@ -89,10 +88,12 @@ def run_bench(options: argparse.Namespace) -> int:
         read_recorded("--out", options.out)  # anything else is not ours to replace
     seconds = coerced("seconds", options.seconds, float, 0.1)
     repeats = coerced("repeats", options.repeats, int, 1)
-    results = bench(options.task or list(TASKS), seconds, repeats, options.set)
+    tasks = options.task or list(TASKS)
+    require_tasks(tasks)
+    results = bench(tasks, seconds, repeats, options.set, BenchProgress(tasks, repeats, seconds, note))
     if out is not None:
         write_json(out, results)
-    print(json.dumps(results) if options.json else table(results))
+    print(json.dumps(results) if options.json else table(results) if options.markdown else terminal_table(results))
     behind = fallen_behind(results, recorded)
     for sentence in behind:
         say(sentence)
@@ -100,21 +101,19 @@ def run_bench(options: argparse.Namespace) -> int:
 
 
 def run_doctor(options: argparse.Namespace) -> int:
-    from phasegrad.cli.doctor import clear_cache, examine
+    from phasegrad.cli.doctor import clear_cache, examine, verdict
 
     if options.clear_cache:
         sentence = clear_cache()
         print(json.dumps({"cleared": sentence}) if options.json else sentence)
         return 0
-    checks = examine()
-    if options.json:
-        print(json.dumps([check.__dict__ for check in checks]))
-    else:
-        for check in checks:
-            print(
-                f"{'ok  ' if check.ok else 'MISS' if check.optional else 'FAIL'}  {check.name}: {check.found}"
-                + ("" if check.ok or not check.fix else f" -> {check.fix}")
-            )
+    checks = []
+    width = terminal_width() if sys.stdout.isatty() else None
+    for check in examine():
+        checks.append(check)
+        if not options.json:
+            print(check.lines(width), flush=True)
+    print(json.dumps([check.__dict__ for check in checks]) if options.json else f"\n{verdict(checks)}")
     return 0 if all(check.ok or check.optional for check in checks) else 1
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from phasegrad.cli import looking, playing, training
+from phasegrad.cli.early import find_mistakes
 from phasegrad.cli.messages import say
 from phasegrad.cli.parsing import parse
 from phasegrad.errors import PhasegradError, PhasegradWarning
@@ -73,6 +74,7 @@ def _run(arguments: Sequence[str] | None) -> int:
 
             print(guide())
             return 0
+        find_mistakes(options)
         return VERBS[options.verb](options)
     except PhasegradError as error:
         if debug:

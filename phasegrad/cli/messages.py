@@ -14,3 +14,9 @@ def say(sentence: str) -> None:
         if not first_to_say(sentence):
             return
     print(f"phasegrad: {sentence}", file=sys.stderr)
+
+
+def note(text: str) -> None:
+    """A piece of a line on how far something is, on stderr, at once; stdout is for what comes out of it."""
+    sys.stderr.write(text)
+    sys.stderr.flush()

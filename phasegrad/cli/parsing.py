@@ -1,46 +1,100 @@
-"""Reads a command: the verbs' options, and of `train` one for every setting of its algorithm.
-
-Heavy imports happen where settings are listed, so that help and errors come at once.
-"""
+"""Reads a command: the verbs' options, and of `train` one for every setting of its algorithm. Needs no torch."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import typing
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from phasegrad.cli.verbs import Parser, algorithm_names, build_parser
-from phasegrad.errors import ConfigError, nearest
+from phasegrad.algorithms.known import algorithm_names, settings_of
+from phasegrad.cli.fields import add_fields, defaults_for, list_algorithms
+from phasegrad.cli.formatting import Parser
+from phasegrad.cli.verbs import build_parser
+from phasegrad.errors import ConfigError, unknown
+
+HELP = ("-h", "--help", "--help-all")
 
 
-def add_fields(parser: Parser, algorithm: str) -> None:
-    """An option for every field of the algorithm's config."""
-    from phasegrad.algorithms import ALGORITHMS
-    from phasegrad.config import documented_fields
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """The options of a command; help prints and exits."""
+    rest, env_options = split_env_options(arguments)
+    parser = build_parser()
+    verbs = verb_parsers(parser)
+    if rest and not rest[0].startswith("-") and rest[0] not in verbs:
+        raise ConfigError(unknown("command", rest[0], verbs, "`phasegrad --help` lists the commands"))
+    if rest[:1] == ["train"]:
+        prepare_train(verbs["train"], rest[1:], env_options)
+    found, left = parser.parse_known_args(rest)
+    if left:
+        refuse(left, verbs.get(found.verb, parser))
+    if found.verb == "tune":
+        found.algorithm = searched_algorithm(found)
+    found.env_options = env_options
+    return found
 
-    config_class = ALGORITHMS[algorithm].config_class
-    hints = typing.get_type_hints(config_class)
-    group = parser.add_argument_group(f"settings of {algorithm} (a preset may set other defaults)")
-    for name, field in documented_fields(config_class).items():
-        if name == "env_options":
-            group.add_argument("--env.NAME", dest="_env_option", metavar="VALUE", help=field.metadata["help"])
-            continue
-        option = f"--{name.replace('_', '-')}"
-        text = f"{field.metadata['help']} (default {field.default})".replace("%", "%%")
-        if hints[name] is bool:
-            group.add_argument(option, nargs="?", const="true", default=argparse.SUPPRESS, metavar="BOOL", help=text)
-            group.add_argument(
-                f"--no-{name.replace('_', '-')}",
-                dest=name,
-                action="store_const",
-                const="false",
-                default=argparse.SUPPRESS,
-                help=argparse.SUPPRESS,
+
+def verb_parsers(parser: Parser) -> dict[str, Parser]:
+    return typing.cast(Any, parser)._subparsers._group_actions[0].choices
+
+
+def prepare_train(train: Parser, arguments: Sequence[str], env_options: Mapping[str, Any]) -> None:
+    """Add the settings of the algorithm that is named; where help is asked for, with the defaults of the environment."""
+    asked = [argument for argument in arguments if argument in HELP]
+    algorithm = named_algorithm(arguments)
+    if algorithm is None:
+        list_algorithms(train)
+        if not asked:
+            raise ConfigError(
+                f"ALGORITHM is missing: `phasegrad train ppo --env CartPole-v1` names one of {', '.join(algorithm_names())}."
             )
-        else:
-            group.add_argument(option, default=argparse.SUPPRESS, metavar="VALUE", help=text)
+        return
+    defaults = None
+    if asked:
+        given = Parser(prog=f"phasegrad train {algorithm}", add_help=False)
+        given.add_argument("--env")
+        given.add_argument("--preset")
+        chosen, _ = given.parse_known_args(arguments)
+        defaults = defaults_for(settings_of(algorithm), chosen.env, chosen.preset, env_options)
+    add_fields(train, algorithm, defaults, everything="--help-all" in asked)
+
+
+def named_algorithm(arguments: Sequence[str]) -> str | None:
+    """The algorithm: the first word of all, or one that comes after some options."""
+    names = algorithm_names()
+    if arguments and not arguments[0].startswith("-"):
+        if arguments[0] not in names:
+            listed = f"there are {', '.join(names)}"
+            raise ConfigError(unknown("algorithm", arguments[0], names, listed))
+        return arguments[0]
+    words = [(word, before) for before, word in zip(("", *arguments), arguments) if word in names]
+    apart = [word for word, before in words if not before.startswith("-")]  # not what may be an option's value
+    return next(iter(apart), next((word for word, _ in words), None))
+
+
+def searched_algorithm(found: argparse.Namespace) -> str:
+    """Of `tune`: named as a position, or as --algorithm, which it was before."""
+    by_option = getattr(found, "algorithm", None)
+    if by_option and found.algorithm_name and by_option != found.algorithm_name:
+        raise ConfigError(f"tune takes one algorithm, not both {found.algorithm_name} and {by_option}: leave one out.")
+    return found.algorithm_name or by_option or "ppo"
+
+
+def refuse(left: Sequence[str], parser: Parser) -> typing.NoReturn:
+    """The sentence for an option that does not exist, or a word too many."""
+    bad = next((argument for argument in left if argument.startswith("-")), None)
+    lists = f"`{parser.prog} --help` lists the options"
+    if bad is None:
+        raise ConfigError(f"{left[0]!r} is one word too many: {lists}.")
+    hidden = {option for action in parser._actions if is_former(action) for option in action.option_strings}
+    known = [option for option in parser._option_string_actions if option.startswith("--") and option not in hidden]
+    raise ConfigError(unknown("option", bad.partition("=")[0], known, lists))
+
+
+def is_former(action: argparse.Action) -> bool:
+    """Whether an option is what another one was called before: still read, and not shown."""
+    return action.help == argparse.SUPPRESS and isinstance(action, argparse._StoreAction) and not action.metavar
 
 
 def split_env_options(arguments: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
@@ -63,21 +117,3 @@ def split_env_options(arguments: Sequence[str]) -> tuple[list[str], dict[str, An
         except json.JSONDecodeError:
             options[name.replace("-", "_")] = value
     return rest, options
-
-
-def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    rest, env_options = split_env_options(arguments)
-    parser = build_parser()
-    if rest[:1] == ["train"] and len(rest) > 1 and rest[1] in algorithm_names():
-        train = typing.cast(Any, parser)._subparsers._group_actions[0].choices["train"]
-        add_fields(train, rest[1])
-    found, unknown = parser.parse_known_args(rest)
-    if unknown:
-        verb = typing.cast(Any, parser)._subparsers._group_actions[0].choices.get(found.verb, parser)
-        known = [option for option in verb._option_string_actions if option.startswith("--")]
-        bad = next((argument for argument in unknown if argument.startswith("-")), unknown[0])
-        raise ConfigError(
-            f"Unknown option {bad!r}.{nearest(bad.partition('=')[0], known)} `phasegrad {found.verb} --help` lists all."
-        )
-    found.env_options = env_options
-    return found

@@ -6,34 +6,25 @@ Imports nothing heavy, so that help comes at once.
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable
-from typing import Any, NoReturn
 
-from phasegrad.errors import ConfigError
+from phasegrad.algorithms.known import ABOUT, algorithm_names
+from phasegrad.bench import TASKS
+from phasegrad.cli.formatting import Parser, example_lines, filled
+from phasegrad.cli.groups import TRAIN_EXAMPLES
 from phasegrad.studies.options import add_cluster_options, add_options
 from phasegrad.tune.search_spaces import SPACES
 
-BUILTIN = (
-    "ppo",
-    "ppg",
-    "a2c",
-    "vpg",
-    "trpo",
-    "acer",
-)  # as phasegrad.algorithms has them, which takes seconds to import
+BUILTIN = tuple(ABOUT)
 SHELLS = ("bash", "zsh", "fish")
 ALLOW_IMPORT = "import the module that the run's environment id module:Id-v0 names: only for files you trust"
 CHECKPOINT = "the checkpoint of a step, or best by evaluation (default: the latest)"
 SEED = "seed of the environments (default: the run's)"
 MAX_STEPS = "cut longer episodes (default: the environment's own time limit, else 10,000)"
 LEVELS = "Procgen: train or test levels"
-AGENT, QUIET, JSON = "run directory or saved agent", "no progress display", "one JSON object on stdout"
+AGENT, QUIET, JSON = "run directory or saved agent", "no progress display", "as JSON on stdout"
 EXAMPLES = {
-    "train": (
-        "phasegrad train ppo --env CartPole-v1 --total-steps 1e5 --seed 1 --run-dir runs/cartpole",
-        "phasegrad train ppo --env procgen/coinrun --env.distribution hard --env.num-levels 500 --total-steps 25e6",
-    ),
+    "train": (TRAIN_EXAMPLES["ppo"][0], TRAIN_EXAMPLES["ppg"][0]),
     "resume": ("phasegrad resume runs/cartpole", "phasegrad resume runs/cartpole --total-steps 2e5"),
     "eval": (
         "phasegrad eval runs/cartpole --episodes 20 --deterministic",
@@ -53,12 +44,12 @@ EXAMPLES = {
         "phasegrad export runs/cartpole --onnx cartpole.onnx --with-log-prob --with-value --checkpoint 50176",
     ),
     "tune": (
-        "phasegrad tune --env CartPole-v1 --trials 20 --steps 50_000",
-        "phasegrad tune --env Pendulum-v1 --algorithm ppg --trials 50 --steps 1e5 --dir tuning/pendulum",
+        "phasegrad tune ppo --env CartPole-v1 --trials 20 --total-steps 50_000",
+        "phasegrad tune ppg --env Pendulum-v1 --trials 50 --total-steps 1e5 --dir tuning/pendulum",
     ),
     "study": (
         "phasegrad study control --jobs 2",
-        "phasegrad study ppo-objectives --envs Hopper-v5,Reacher-v5 --variants none,clip-0.2 --steps 3e5 --seeds 3",
+        "phasegrad study ppo-objectives --envs Hopper-v5,Reacher-v5 --variants none,clip-0.2 --total-steps 3e5 --seeds 3",
     ),
     "report": (
         "phasegrad report runs/cartpole",
@@ -70,41 +61,23 @@ EXAMPLES = {
     "bench": ("phasegrad bench", "phasegrad bench halfcheetah-8 cartpole-4 --seconds 10 --out bench.json"),
     "doctor": ("phasegrad doctor", "phasegrad doctor --clear-cache"),
     "completion": (
-        'eval "$(phasegrad completion bash)"    # in ~/.bashrc; with zsh the same in ~/.zshrc',
+        'eval "$(phasegrad completion bash)"  # in ~/.bashrc; zsh: in ~/.zshrc',
         "phasegrad completion fish > ~/.config/fish/completions/phasegrad.fish",
     ),
 }
 
 
-class Parser(argparse.ArgumentParser):
-    """argparse with one-sentence errors and no guessing of abbreviations."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        kwargs.setdefault("allow_abbrev", False)
-        kwargs.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
-        super().__init__(*args, **kwargs)
-
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError(message[0].upper() + message[1:].rstrip(".") + f"; `{self.prog} --help` lists the options.")
-
-
 AddVerb = Callable[[str, str], Parser]  # name and help
 
 
-def algorithm_names() -> tuple[str, ...]:
-    """What can be trained with: the registered algorithms, or the built-in ones while nothing has imported them."""
-    library: Any = sys.modules.get("phasegrad.algorithms")
-    return tuple(library.ALGORITHMS) if library else BUILTIN
-
-
 def build_parser() -> Parser:
-    parser = Parser(prog="phasegrad", description="On-policy reinforcement learning in phases.")
+    more = "`phasegrad COMMAND --help` shows its options and examples; `phasegrad` alone shows where to start."
+    parser = Parser(prog="phasegrad", description="On-policy reinforcement learning in phases.", epilog=filled(more))
     parser.add_argument("--version", action="store_true", help="print the version and exit")
-    verbs = parser.add_subparsers(dest="verb", metavar="VERB")
+    verbs = parser.add_subparsers(title="commands", dest="verb", metavar="COMMAND")
 
     def verb(name: str, help: str) -> Parser:
-        epilog = "examples:\n" + "\n".join(f"  {example}" for example in EXAMPLES[name])
-        sub: Parser = verbs.add_parser(name, help=help, description=help, epilog=epilog)
+        sub: Parser = verbs.add_parser(name, help=help, description=help, epilog=example_lines(EXAMPLES[name]))
         sub.add_argument(
             "--debug", action="store_true", help="show the traceback of an error, and what a compiler says"
         )
@@ -121,32 +94,37 @@ def build_parser() -> Parser:
 
 def _add_training(verb: AddVerb) -> None:
     train = verb("train", "train an agent")
-    train.add_argument("algorithm", choices=algorithm_names(), help="what to train with")
-    train.add_argument("--run-dir", help="where checkpoints and metrics go (default: runs/ENV-ALGORITHM-sSEED)")
+    train.add_argument(
+        "algorithm", choices=algorithm_names(), metavar="ALGORITHM", help=argparse.SUPPRESS
+    )  # fields.py writes what there is into the description
+    train.add_argument("--help-all", action="help", help="show every setting, in groups, and exit")
+    train.add_argument(
+        "--run-dir", metavar="DIR", help="where checkpoints and metrics go (default: runs/ENV-ALGORITHM-sSEED)"
+    )
     train.add_argument("--overwrite", action="store_true", help="replace the run that the directory holds")
     train.add_argument(
         "--resume", action="store_true", help="continue the run that the directory holds, if there is one"
     )
     train.add_argument("--quiet", action="store_true", help=QUIET)
     resume = verb("resume", "continue a run to its configured total, exactly as if it had never stopped")
-    resume.add_argument("dir", help="run directory")
-    resume.add_argument("--total-steps", help="a larger total than the configured one")
+    resume.add_argument("dir", metavar="DIR", help="run directory")
+    resume.add_argument("--total-steps", metavar="N", help="a larger total than the configured one")
     resume.add_argument("--quiet", action="store_true", help=QUIET)
     resume.add_argument("--allow-import", action="store_true", help=ALLOW_IMPORT)
 
 
 def _add_evaluation(verb: AddVerb) -> None:
     evaluate = verb("eval", "play episodes with a trained agent")
-    evaluate.add_argument("dir", help=AGENT)
-    evaluate.add_argument("--episodes", default="20", help="how many (default 20)")
+    evaluate.add_argument("dir", metavar="DIR", help=AGENT)
+    evaluate.add_argument("--episodes", metavar="N", default="20", help="how many (default 20)")
     evaluate.add_argument(
         "--deterministic", action="store_true", help="the most likely action in place of a sampled one"
     )
-    evaluate.add_argument("--levels", default="train", help=LEVELS)
+    evaluate.add_argument("--levels", default="train", metavar="{train,test}", help=LEVELS)
     evaluate.add_argument("--checkpoint", metavar="STEP", help=CHECKPOINT)
     evaluate.add_argument("--allow-import", action="store_true", help=ALLOW_IMPORT)
-    evaluate.add_argument("--seed", help=SEED)
-    evaluate.add_argument("--max-steps", help=MAX_STEPS)
+    evaluate.add_argument("--seed", metavar="N", help=SEED)
+    evaluate.add_argument("--max-steps", metavar="N", help=MAX_STEPS)
     evaluate.add_argument("--json", action="store_true", help=JSON)
     evaluate.add_argument(
         "--record",
@@ -161,6 +139,7 @@ def _add_plot_video_and_export(verb: AddVerb) -> None:
     plot = verb("plot", "draw learning curves as a picture")
     plot.add_argument(
         "dir",
+        metavar="DIR",
         nargs="+",
         help="run directories; three seeds or more are drawn as their mean and range, fewer as they are",
     )
@@ -172,8 +151,8 @@ def _add_plot_video_and_export(verb: AddVerb) -> None:
     )
     plot.add_argument("--csv", metavar="FILE", help="write what is drawn as a table too")
     video = verb("video", "film the agent as an mp4, GIF or WebP, with the running return, its actions and V(s)")
-    video.add_argument("dir", help=AGENT)
-    video.add_argument("--episodes", help="how many (default 1; 4 in a grid)")
+    video.add_argument("dir", metavar="DIR", help=AGENT)
+    video.add_argument("--episodes", metavar="N", help="how many (default 1; 4 in a grid)")
     video.add_argument("--grid", action="store_true", help="all episodes at once, side by side")
     video.add_argument("--checkpoint", metavar="STEP", help=CHECKPOINT)
     video.add_argument("--allow-import", action="store_true", help=ALLOW_IMPORT)
@@ -185,19 +164,21 @@ def _add_plot_video_and_export(verb: AddVerb) -> None:
     video.add_argument(
         "--out", metavar="FILE", help="the file, .mp4, .gif or .webp (default: DIR/videos/step-STEP.mp4)"
     )
-    video.add_argument("--fps", help="frames a second (default: the environment's; a GIF or WebP shows at most 20)")
+    video.add_argument(
+        "--fps", metavar="N", help="frames a second (default: the environment's; a GIF or WebP shows at most 20)"
+    )
     video.add_argument(
         "--size", metavar="PIXELS", help="longest side of a picture, about (default 512; 400 in a GIF or WebP)"
     )
     video.add_argument(
         "--full", action="store_true", help="do not end the film where nothing has changed for 10 seconds"
     )
-    video.add_argument("--seed", help=SEED)
+    video.add_argument("--seed", metavar="N", help=SEED)
     video.add_argument("--stochastic", action="store_true", help="sampled actions in place of the most likely one")
-    video.add_argument("--levels", default="train", help=LEVELS)
-    video.add_argument("--max-steps", help=MAX_STEPS)
+    video.add_argument("--levels", default="train", metavar="{train,test}", help=LEVELS)
+    video.add_argument("--max-steps", metavar="N", help=MAX_STEPS)
     export = verb("export", "write the policy as an ONNX file, checked against predict")
-    export.add_argument("dir", help=AGENT)
+    export.add_argument("dir", metavar="DIR", help=AGENT)
     export.add_argument("--onnx", metavar="FILE", required=True, help="the file to write")
     export.add_argument("--with-value", action="store_true", help="a second output: V(s), in units of the raw reward")
     export.add_argument("--with-log-prob", action="store_true", help="a further output: the log-probability")
@@ -207,40 +188,54 @@ def _add_plot_video_and_export(verb: AddVerb) -> None:
 
 def _add_tune_and_study(verb: AddVerb) -> None:
     tune = verb("tune", "search for good settings and write them as a preset file")
-    tune.add_argument("--env", help="environment id")
-    tune.add_argument("--algorithm", default="ppo", help=f"{' or '.join(SPACES)} (default ppo)")
-    tune.add_argument("--trials", default="20", help="how many settings to try in all (default 20)")
-    tune.add_argument("--steps", default="100_000", help="environment steps of a trial (default 100,000)")
-    tune.add_argument("--dir", help="where trials and result are kept (default: tuning/ENV-ALGORITHM)")
-    tune.add_argument("--seed", default="1", help="seed of the search and of its first trial (default 1)")
+    tune.usage = "phasegrad tune [ALGORITHM] --env ID [options]"
+    tune.add_argument(
+        "algorithm_name",
+        nargs="?",
+        metavar="ALGORITHM",
+        help=f"{' or '.join(SPACES)} (default ppo)",
+    )
+    tune.add_argument("--env", metavar="ID", help="environment id")
+    tune.add_argument("--trials", default="20", metavar="N", help="how many settings to try in all (default 20)")
+    tune.add_argument(
+        "--total-steps", dest="steps", default="100_000", metavar="N", help="steps of a trial (default 100_000)"
+    )
+    for old, dest in (("--algorithm", "algorithm"), ("--steps", "steps")):  # what these were called before
+        tune.add_argument(old, dest=dest, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+    tune.add_argument("--dir", metavar="DIR", help="where trials and result are kept (default: tuning/ENV-ALGORITHM)")
+    tune.add_argument("--seed", metavar="N", default="1", help="seed of the search and of its first trial (default 1)")
     tune.add_argument("--quiet", action="store_true", help="print nothing but the result")
     add_cluster_options(tune)
-    tune.add_argument("--jobs", help="with --cluster: trials at a time (default: what the cluster has room for)")
+    tune.add_argument(
+        "--jobs", metavar="N", help="with --cluster: trials at a time (default: what the cluster has room for)"
+    )
     add_options(verb("study", "run a grid of variants, environments and seeds, with statistics"))
 
 
 def _add_report_watch_and_lists(verb: AddVerb) -> None:
     report = verb("report", "write one self-contained HTML page about runs")
-    report.add_argument("dir", nargs="+", help="run directories, or folders that hold some, such as a study's")
+    report.add_argument(
+        "dir", metavar="DIR", nargs="+", help="run directories, or folders that hold some, such as a study's"
+    )
     report.add_argument(
         "--out", metavar="FILE", help="the file (default: DIR/report.html; report.html here for several directories)"
     )
-    report.add_argument("--title", help="the page's heading (default: what was trained on what)")
+    report.add_argument("--title", metavar="TEXT", help="the page's heading (default: what was trained on what)")
     watch = verb("watch", "show a running or finished run from its files")
-    watch.add_argument("dir", help="run directory")
+    watch.add_argument("dir", metavar="DIR", help="run directory")
     watch.add_argument("--once", action="store_true", help="show it as it is now and end")
     listing = verb("envs", "list the environments that can be trained on")
-    listing.add_argument("family", nargs="?", help="only this family")
+    listing.add_argument("family", metavar="FAMILY", nargs="?", help="only this family")
     presets = verb("presets", "list the presets, or show one")
-    presets.add_argument("name", nargs="?", help="show this preset's settings")
+    presets.add_argument("name", metavar="NAME", nargs="?", help="show this preset's settings")
 
 
 def _add_bench_doctor_and_completion(verb: AddVerb) -> None:
     benchmark = verb("bench", "measure how fast this machine trains, against its own limits")
-    benchmark.add_argument("task", nargs="*", help="what to measure (default: everything)")
-    benchmark.add_argument("--seconds", default="15", help="of each measurement (default 15)")
+    benchmark.add_argument("task", metavar="TASK", nargs="*", help=f"one of {', '.join(TASKS)} (default: all)")
+    benchmark.add_argument("--seconds", metavar="N", default="15", help="of each measurement (default 15)")
     benchmark.add_argument(
-        "--repeats", default="3", help="measurements of each task, of which the median counts (default 3)"
+        "--repeats", metavar="N", default="3", help="measurements of each task, of which the median counts (default 3)"
     )
     benchmark.add_argument(
         "--set",
@@ -252,12 +247,15 @@ def _add_bench_doctor_and_completion(verb: AddVerb) -> None:
     benchmark.add_argument(
         "--check", metavar="FILE", help="fail where a share of the limit is below half of that in a file --out wrote"
     )
-    benchmark.add_argument("--out", help="JSON file to write")
+    benchmark.add_argument("--out", metavar="FILE", help="JSON file to write")
     benchmark.add_argument("--json", action="store_true", help=JSON)
+    benchmark.add_argument(
+        "--markdown", action="store_true", help="the table as Markdown, with the size of a stored step"
+    )
     doctor = verb("doctor", "check this installation")
     doctor.add_argument("--json", action="store_true", help=JSON)
     doctor.add_argument(
         "--clear-cache", action="store_true", help="remove the compiled programs that are kept, and end"
     )
     completion = verb("completion", "print a script that completes commands and options in your shell")
-    completion.add_argument("shell", choices=SHELLS, help="the shell")
+    completion.add_argument("shell", metavar="SHELL", choices=SHELLS, help="bash, zsh or fish")

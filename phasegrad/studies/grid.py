@@ -177,7 +177,7 @@ def check_overrides(study: Study, overrides: Mapping[str, Any]) -> None:
     known = set().union(*(documented_fields(ALGORITHMS[v.algorithm].config_class) for v in study.variants))
     for name in overrides:
         if name in SET_BY_THE_STUDY:
-            raise ConfigError(f"--set {name}: the study sets it; --envs, --seeds and --steps change the grid.")
+            raise ConfigError(f"--set {name}: the study sets it; --envs, --seeds and --total-steps change the grid.")
         if name not in known:
             raise ConfigError(f"--set {name}: no algorithm of the study has that setting.{nearest(name, known)}")
         for variant in study.variants:

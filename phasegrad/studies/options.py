@@ -7,17 +7,29 @@ import argparse
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The verb's options."""
-    parser.add_argument("name", nargs="?", help="a built-in study or a TOML file; without one, the list of studies")
-    parser.add_argument("--dir", help="the study's folder (default studies/NAME)")
-    parser.add_argument("--steps", help="environment steps of every run, rounded up to whole steps of its environments")
-    parser.add_argument("--seeds", help="a count (5), a list (1,2,7), a range (4-6), or one alone (7,)")
-    parser.add_argument("--envs", help="only these environments, such as A,B; others that exist may be named too")
-    parser.add_argument("--variants", help="only these variants, such as a,b")
-    parser.add_argument("--eval-episodes", help="episodes of the evaluation that scores a run")
+    parser.add_argument(
+        "name", metavar="NAME", nargs="?", help="a built-in study or a TOML file; without one, the list of studies"
+    )
+    parser.add_argument("--dir", metavar="DIR", help="the study's folder (default studies/NAME)")
+    parser.add_argument(
+        "--total-steps",
+        dest="steps",
+        metavar="N",
+        help="environment steps of every run, rounded up to whole steps of its environments",
+    )
+    parser.add_argument("--steps", default=argparse.SUPPRESS, help=argparse.SUPPRESS)  # its name before
+    parser.add_argument("--seeds", metavar="LIST", help="a count (5), a list (1,2,7), a range (4-6), or one alone (7,)")
+    parser.add_argument(
+        "--envs", metavar="LIST", help="only these environments, such as A,B; others that exist may be named too"
+    )
+    parser.add_argument("--variants", metavar="LIST", help="only these variants, such as a,b")
+    parser.add_argument("--eval-episodes", metavar="N", help="episodes of the evaluation that scores a run")
     parser.add_argument(
         "--set", action="append", default=[], metavar="FIELD=VALUE", help="a setting of all runs; env.NAME=VALUE too"
     )
-    parser.add_argument("--jobs", help="runs at a time, a thread each (default: the processors this process may use)")
+    parser.add_argument(
+        "--jobs", metavar="N", help="runs at a time, a thread each (default: the processors this process may use)"
+    )
     add_cluster_options(parser)
     parser.add_argument("--allow-import", action="store_true", help="let a file name module:Id-v0 environments")
     parser.add_argument("--dry-run", action="store_true", help="list the runs and their state, and run nothing")

@@ -40,7 +40,7 @@ def select(
     if seeds is not None:
         changes["seeds"] = parse_seeds(seeds)
     if steps is not None:
-        changes["steps"] = whole("--steps", steps, 1)
+        changes["steps"] = whole("--total-steps", steps, 1)
         kept = changes.get("environments", study.environments)
         changes["environments"] = tuple(dataclasses.replace(entry, steps=None) for entry in kept)
     if eval_episodes is not None:

@@ -1,0 +1,19 @@
+"""Settings of PPO."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from phasegrad.algorithms.settings import SurrogateConfig
+from phasegrad.config import setting
+
+
+@dataclass(kw_only=True)
+class PPOConfig(SurrogateConfig):
+    """Settings of PPO."""
+
+    epochs: int = setting(10, "passes over each rollout [K]", low=1)
+    kl_stop: float = setting(
+        0.0, "end the epochs of an update when one has moved the policy by this mean KL; 0 never", low=0, live=True
+    )
+    recompute_advantages: bool = setting(False, "estimate advantages anew before each epoch")

@@ -1,0 +1,138 @@
+"""Cheap mistakes, found before anything heavy is imported: torch alone takes seconds.
+
+Each check is one that the verb makes itself later, here with what can be known already.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable, Mapping
+from importlib import resources
+from typing import Any
+
+from phasegrad.algorithms.known import algorithm_names, registered, settings_of
+from phasegrad.cli.values import chosen_checkpoint, coerced, whole_or_none
+from phasegrad.errors import ConfigError, RunError, nearest
+from phasegrad.machine.paths import as_path
+from phasegrad.outside import is_outside
+from phasegrad.tune.search_spaces import SPACES
+
+CONFIG = "config.json"
+LAUNCHERS = ("RANK", "WORLD_SIZE")  # of the environment, where torchrun has started this process
+
+
+def find_mistakes(options: argparse.Namespace) -> None:
+    """Refuse what cannot work, as far as it can be told in a moment."""
+    check = CHECKS.get(options.verb)
+    if check is not None:
+        check(options)
+
+
+def check_train(options: argparse.Namespace) -> None:
+    from phasegrad.config import coerce_fields, documented_fields
+    from phasegrad.presets import resolve_config
+
+    config_class = settings_of(options.algorithm)
+    given = {name: value for name, value in vars(options).items() if name in documented_fields(config_class)}
+    coerce_fields(config_class, given)
+    require_env(given.get("env"))
+    if options.resume:
+        return  # a run that goes on has its settings in its directory; what they came from may be gone
+    if not options.overwrite and not any(name in os.environ for name in LAUNCHERS):
+        require_unused(run_directory(options, given))
+    config = resolve_config(config_class, {**given, "env_options": options.env_options})
+
+    from phasegrad import envs  # the registries of environments take longer than the rest
+
+    envs.resolve(config.env, config.env_options, backend=config.backend)
+
+
+def run_directory(options: argparse.Namespace, given: Mapping[str, Any]) -> str:
+    """Where the run goes, unless another place is named: a folder for each environment, algorithm and seed."""
+    env = given["env"].replace("/", "-").replace(":", "-")
+    return options.run_dir or f"runs/{env}-{options.algorithm}-s{given.get('seed', 1)}"
+
+
+def require_unused(path: str) -> None:
+    """The commonest case of a directory that is taken: it holds a run."""
+    folder = as_path(path)
+    if (folder / CONFIG).is_file():
+        raise RunError(
+            f"Run directory {folder} already holds files: use `phasegrad resume {folder}`, --overwrite, or another --run-dir."
+        )
+
+
+def require_env(env: str | None) -> None:
+    if not env:
+        raise ConfigError("--env is missing: give an environment id such as CartPole-v1; `phasegrad envs` lists them.")
+
+
+def check_tune(options: argparse.Namespace) -> None:
+    outside = [name for name, algorithm in registered().items() if is_outside(algorithm)]
+    if options.algorithm not in (*SPACES, *outside):
+        meant = "" if options.algorithm in algorithm_names() else nearest(options.algorithm, SPACES)
+        raise ConfigError(f"tune knows a search space for {' and '.join(SPACES)}, not {options.algorithm!r}.{meant}")
+    require_env(options.env)
+    coerced("trials", options.trials, int, 1)
+    coerced("total_steps", options.steps, int, 1)
+    coerced("seed", options.seed, int, 0)
+    whole_or_none("jobs", options.jobs, 1)
+
+
+def check_study(options: argparse.Namespace) -> None:
+    for name, value in (("--total-steps", options.steps), ("--eval-episodes", options.eval_episodes)):
+        whole_or_none(name, value, 1)
+    whole_or_none("--jobs", options.jobs, 1)
+    known = [entry.name for entry in (resources.files("phasegrad.studies") / "builtin").iterdir()]
+    name = options.name
+    if name is not None and f"{name}.toml" not in known and not name.endswith(".toml") and not as_path(name).is_file():
+        close = nearest(name, [entry.removesuffix(".toml") for entry in known])
+        raise ConfigError(f"Unknown study {name!r}.{close} `phasegrad study` lists all; a file of yours ends in .toml.")
+
+
+def check_agent(options: argparse.Namespace) -> None:
+    """Of the verbs that use a trained agent: that there is something to load, and numbers are numbers."""
+    for name, low in (("episodes", 1), ("seed", 0), ("max_steps", 1)):
+        whole_or_none(name, getattr(options, name, None), low)
+    if getattr(options, "fps", None) is not None:
+        coerced("fps", options.fps, float, 0)
+    chosen_checkpoint(options.checkpoint)
+    path = as_path(options.dir)
+    if not path.exists():
+        raise RunError(f"{path} does not exist: DIR is a run directory or a saved agent.")
+
+
+def check_resume(options: argparse.Namespace) -> None:
+    whole_or_none("total_steps", options.total_steps, 1)
+    require_run(options.dir)
+
+
+def check_plot(options: argparse.Namespace) -> None:
+    for folder in options.dir:
+        require_run(folder)
+
+
+def check_report(options: argparse.Namespace) -> None:
+    for path in map(as_path, options.dir):
+        if not path.is_dir():
+            raise RunError(f"{path} is not a directory: give run directories, or a folder that holds some.")
+
+
+def require_run(folder: str) -> None:
+    path = as_path(folder)
+    if not (path / CONFIG).exists():
+        raise RunError(f"{path} is not a run directory: it has no {CONFIG}.")
+
+
+CHECKS: dict[str, Callable[[argparse.Namespace], None]] = {
+    "train": check_train,
+    "tune": check_tune,
+    "study": check_study,
+    "resume": check_resume,
+    "plot": check_plot,
+    "report": check_report,
+    "eval": check_agent,
+    "video": check_agent,
+    "export": check_agent,
+}
