@@ -14,3 +14,9 @@ def say(sentence: str) -> None:
         if not first_to_say(sentence):
             return
     print(f"phasegrad: {sentence}", file=sys.stderr)
+
+
+def fresh_line() -> None:
+    """After a Ctrl-C: the terminal has written ^C where the next sentence is to begin."""
+    if sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb":
+        print("\r\x1b[K", end="", file=sys.stderr, flush=True)

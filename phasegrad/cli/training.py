@@ -19,6 +19,7 @@ def run_train(options: argparse.Namespace) -> int:
     from phasegrad.config import documented_fields
     from phasegrad.distributed import joining as parallel
     from phasegrad.runs.directory import RunDirectory
+    from phasegrad.runs.ending import told_in_commands
 
     algorithm = ALGORITHMS[options.algorithm]
     fields = {name: value for name, value in vars(options).items() if name in documented_fields(algorithm.config_class)}
@@ -46,7 +47,8 @@ def run_train(options: argparse.Namespace) -> int:
             return continue_run(path, None, options.quiet, allow_import=named)
         agent = algorithm(run_dir=path, overwrite=options.overwrite, **fields)
         try:
-            agent.learn(progress=not options.quiet)
+            with told_in_commands():
+                agent.learn(progress=not options.quiet)
         finally:
             agent.close()
     return 0
@@ -76,6 +78,7 @@ def require_same_run(directory: RunDirectory, algorithm: type[Algorithm], fields
 def continue_run(path: str, total_steps: str | None, quiet: bool, allow_import: bool = False) -> int:
     from phasegrad.algorithms.loading import load, restart
     from phasegrad.runs.directory import RunDirectory
+    from phasegrad.runs.ending import told_in_commands
 
     wanted = whole_or_none("total_steps", total_steps, 1)
     directory = RunDirectory(path)
@@ -102,7 +105,8 @@ def continue_run(path: str, total_steps: str | None, quiet: bool, allow_import: 
             print(f"{path} has reached its {total:,} steps already; --total-steps N goes further.")
         return 0
     try:
-        agent.learn(total, progress=not quiet)
+        with told_in_commands():
+            agent.learn(total, progress=not quiet)
     finally:
         agent.close()
     return 0
