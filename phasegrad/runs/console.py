@@ -17,7 +17,7 @@ from phasegrad.runs.formats import duration, number, sparkline
 from phasegrad.runs.notebook import NotebookScreen, in_notebook
 from phasegrad.runs.panel import RunPanel
 from phasegrad.runs.screen import Screen, is_terminal
-from phasegrad.runs.view import Pace, RunView, activity, plain_line, playback_line
+from phasegrad.runs.view import Pace, RunView, activity, plain_line, playback
 from phasegrad.schedules import phase_schedule
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class PlainRunDisplay(ShownRun):
         now = time.monotonic()
         if now - self.last >= SECONDS_BETWEEN_LINES or done == total:
             self.last = now
-            print(playback_line(done, total), flush=True)
+            print(playback(done, total, "what the environments had been through: "), flush=True)
 
 
 class LiveRunDisplay(ShownRun):
@@ -117,7 +117,7 @@ class LiveRunDisplay(ShownRun):
         self.screen = screen(self.panel)
 
     def playing_back(self, done: int, total: int) -> None:
-        self.playback = playback_line(done, total) if done < total else ""
+        self.playback = playback(done, total) if done < total else ""
 
     def now(self) -> str:
         """What goes on, in a few words."""

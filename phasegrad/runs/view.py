@@ -189,9 +189,9 @@ def activity(section: str, begun: bool) -> str:
     return ACTIVITIES.get(section, section) or ("training" if begun else "starting")
 
 
-def playback_line(done: int, total: int) -> str:
+def playback(done: int, total: int, what: str = "") -> str:
     """What a resumed run does before it goes on."""
-    return f"playing back {done / max(total, 1):.0%} of {total:,} steps"
+    return f"playing back {what}{done / max(total, 1):.0%} of {total:,} steps"
 
 
 def plain_line(view: RunView, since: float = 0.0) -> str:
