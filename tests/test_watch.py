@@ -165,7 +165,7 @@ def test_the_panel_has_everything() -> None:
     for part in (
         "─ PPG on CartPole-v1, seed 1 ─",
         r"now +auxiliary phase",
-        r"█░+  25% ",
+        r"━─+  25% ",
         r"steps +1,280 of 5,120 ",
         r"iteration +phase 3, policy iteration 3 of 4 ",
         r"time +0m05s elapsed +0m03s left ",  # 3,840 steps at 1,000 a second

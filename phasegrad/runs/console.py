@@ -155,6 +155,7 @@ def make_display(trainer: Trainer, total: int, shown: bool, stopping: Callable[[
         total,
         schedule.interval if schedule else 0,
         details,
+        checkpoint="none yet" if trainer.run.run_dir else "none",
         run_dir=str(trainer.run.run_dir or ""),
         seconds_before=trainer.run.seconds_before,
         pace=Pace(trainer.run.progress.step),

@@ -121,7 +121,7 @@ class Lines:
 
     def __init__(self, width: int, ascii_only: bool) -> None:
         self.width, self.room = width, max(width - LABEL, 1)
-        self.sparks, self.blocks, self.dots = (ASCII_SPARKS, "#.", "..") if ascii_only else (SPARKS, "█░", "…")
+        self.sparks, self.blocks, self.dots = (ASCII_SPARKS, "#.", "..") if ascii_only else (SPARKS, "━─", "…")
 
     def row(self, label: str, *parts: Part) -> Text:
         return self.fitted(label.ljust(LABEL), *parts)
