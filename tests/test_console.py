@@ -203,6 +203,8 @@ def test_the_last_line_begins_with_the_score() -> None:
     )
     both = RESULT | {"eval": evaluation, "eval_test": {"return_mean": 6.5, "episodes": 20}}
     assert summary_line(both).startswith("score 500.0, on levels not trained on 6.50 (20 greedy episodes); ")
+    reached = RESULT | {"status": "stopped", "eval": evaluation, "reached": 475.0}
+    assert "; stopped with the 475.0 that was asked for, at 1,280 steps in 12 s" in summary_line(reached)
     assert summary_line(RESULT | {"return_mean": None}).startswith("training return, last 100 episodes: -; ")
 
 
@@ -295,6 +297,9 @@ class Terminal:
                 self.output += part
         return True
 
+    def echoes(self) -> bool:
+        return bool(termios.tcgetattr(self.ours)[3] & termios.ECHO)
+
     def press(self, keys: bytes) -> None:
         os.write(self.ours, keys)
 
@@ -381,7 +386,12 @@ def test_ctrl_c_leaves_a_clean_screen(tmp_path: Path) -> None:
     terminal = train_in(80, tmp_path / "run")
     terminal.read(90.0, until=b"choosing actions")
     terminal.read(2.0)
-    terminal.press(b"x\x03")
+    terminal.press(b"x\r\r\r")
+    terminal.read(1.5)
+    echoes = terminal.echoes()
+    terminal.press(b"\x03")
+    terminal.read(60.0, until=b"as if it had")
+    assert (echoes, terminal.echoes()) == (False, True)  # keys are not seen while the panel is there
     code = terminal.end()
     lines = terminal.lines()
     after = require_one_whole_panel(lines, 80)

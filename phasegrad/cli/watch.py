@@ -22,7 +22,7 @@ from phasegrad.runs.formats import duration, printable
 from phasegrad.runs.lock import LOCK
 from phasegrad.runs.panel import RunPanel
 from phasegrad.runs.reading import CONFIG, METRICS, RESULT, MetricsReader, number_or_none
-from phasegrad.runs.screen import Screen, is_terminal
+from phasegrad.runs.screen import Screen, is_terminal, keys_unseen
 from phasegrad.runs.view import RunView, plain_line
 from phasegrad.schedules import SETTINGS, phase_schedule
 
@@ -187,9 +187,10 @@ def _live(watched: Watched, ended: bool) -> None:
     if ended:
         Console(highlight=False).print(watched.panel())
         return
-    screen = Screen(watched.panel)
-    try:
-        for _ in _looks(watched):
-            pass
-    finally:
-        screen.close()
+    with keys_unseen():
+        screen = Screen(watched.panel)
+        try:
+            for _ in _looks(watched):
+                pass
+        finally:
+            screen.close()

@@ -26,7 +26,10 @@ def told_in_commands() -> Iterator[None]:
 
 def summary_line(result: Mapping[str, Any], run_dir: str = "") -> str:
     """The score first, then how the run ended and where it is."""
-    line = f"{score_sentence(result)}; {result['status']} at {result['step']:,} steps in {result['seconds']:,.0f} s"
+    how = str(result["status"])
+    if result.get("reached") is not None:
+        how += f" with the {score(result['reached'])} that was asked for,"
+    line = f"{score_sentence(result)}; {how} at {result['step']:,} steps in {result['seconds']:,.0f} s"
     line += f" ({number(float(round(result['sps'])))} steps/s)"
     return line + (f"; the run is in {run_dir}" if run_dir else "")
 

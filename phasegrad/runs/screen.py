@@ -10,6 +10,7 @@ import contextlib
 import logging
 import os
 import sys
+import termios
 import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,41 @@ FRAMES_A_SECOND = 2
 def is_terminal() -> bool:
     """Whether standard output is a terminal whose cursor can be moved."""
     return sys.stdout.isatty() and os.environ.get("TERM", "").lower() not in ("", "dumb", "unknown")
+
+
+@contextlib.contextmanager
+def keys_unseen() -> Iterator[None]:
+    """Keys pressed meanwhile are not echoed: a line feed in the middle of a panel would move all of it.
+
+    For commands, which read nothing. Only the terminal's foreground process may change it; Ctrl-C works as ever.
+    """
+    fd = _own_terminal()
+    if fd is None:
+        yield
+        return
+    before = termios.tcgetattr(fd)
+    _echo(fd, False)
+    try:
+        yield
+    finally:
+        if _own_terminal() is not None:  # else a shell has it back, with settings of its own
+            _echo(fd, bool(before[3] & termios.ECHO))
+
+
+def _own_terminal() -> int | None:
+    """Standard input, where it is a terminal and this process is in its foreground."""
+    with contextlib.suppress(OSError, ValueError):
+        fd = sys.__stdin__.fileno() if sys.__stdin__ is not None else -1
+        if is_terminal() and os.isatty(fd) and os.tcgetpgrp(fd) == os.getpgrp():
+            return fd
+    return None
+
+
+def _echo(fd: int, on: bool) -> None:
+    with contextlib.suppress(termios.error):
+        settings = termios.tcgetattr(fd)
+        settings[3] = settings[3] | termios.ECHO if on else settings[3] & ~termios.ECHO
+        termios.tcsetattr(fd, termios.TCSADRAIN, settings)
 
 
 class Screen:
