@@ -3,17 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import io
-import os
-import pty
 import re
-import select
-import struct
 import subprocess
 import sys
-import termios
-import time
 import types
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +15,7 @@ from typing import Any
 import pytest
 from rich.cells import cell_len
 from rich.console import Console
+from terminal import Terminal, panels, require_one_whole_panel
 from written_runs import rows_of
 
 import phasegrad as pg
@@ -164,6 +158,16 @@ def test_the_speed_is_that_of_the_last_seconds_and_what_is_left_excludes_the_sta
     assert view.pace.rate() == pytest.approx(1000.0)
 
 
+def test_what_lies_between_rows_of_one_session_counts_for_what_is_left() -> None:
+    """Playing back lies between rows of two sessions, which only the files of a run have."""
+    for one_session, seconds in ((True, 1.5), (False, 1.0)):
+        view = RunView("t", 1000, pace=Pace(0, one_session))
+        for i in range(5):
+            view.take(row_of((i + 1) * 100, 100.0, 20.0 + 1.5 * i))
+        assert view.pace.rate() == pytest.approx(100.0)
+        assert view.seconds_left() == pytest.approx(5 * seconds)
+
+
 def test_one_odd_iteration_does_not_make_the_speed_jump() -> None:
     view = RunView("t", 100_000)
     rates = []
@@ -190,6 +194,9 @@ def test_the_score_is_the_evaluation_and_training_returns_are_called_so() -> Non
     view.evaluated(1280, 480.25)  # said again by the result
     assert view.scores == [(1280, 480.25)]
     assert "score 480.2 at step 1,280" in plain_line(view)
+    scored = view.scored(RESULT)  # a result without an evaluation of its own
+    assert scored["eval"]["return_mean"] == 480.25
+    assert view.scored(RESULT | {"eval": {"return_mean": 1.0}})["eval"] == {"return_mean": 1.0}
     assert "test levels 7.50" in "".join(pictures(view, "", 60))
 
 
@@ -227,6 +234,7 @@ def test_a_run_ends_with_what_comes_next() -> None:
         "phasegrad resume 'runs/my run' --total-steps 2560",
     ]
     assert stopped[1].split("#")[0].strip() == "phasegrad resume runs/x"
+    assert max(map(len, next_lines(RESULT, "runs/x", 1280, 60))) <= 60  # without remarks where there is no room
 
 
 def test_the_commands_that_a_run_names_work(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -259,110 +267,9 @@ def test_quiet_and_help_are_not_announced(capsys: pytest.CaptureFixture[str], tm
     assert "loading" not in capsys.readouterr().out
 
 
-class Terminal:
-    """A program on a terminal of its own, and the screen as a person would see it."""
-
-    def __init__(self, command: list[str], width: int, height: int = 30, **environment: str) -> None:
-        self.ours, theirs = pty.openpty()
-        self.resize(width, height)
-        surroundings = {
-            name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")
-        }
-        self.began = time.monotonic()
-        self.process = subprocess.Popen(
-            command, stdin=theirs, stdout=theirs, stderr=theirs, env=surroundings | {"TERM": "xterm"} | environment,
-            start_new_session=True, preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
-        )  # fmt: skip
-        os.close(theirs)
-        self.output = b""
-        self.first: float | None = None  # seconds until something was shown
-
-    def resize(self, width: int, height: int) -> None:
-        self.screen_size = width, height
-        fcntl.ioctl(self.ours, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
-
-    def read(self, seconds: float, until: bytes | None = None) -> bool:
-        """Take what comes, for so long or until something is shown or the program has ended; whether it goes on."""
-        deadline = time.monotonic() + seconds
-        while (left := deadline - time.monotonic()) > 0 and not (until is not None and until in self.output):
-            if select.select([self.ours], [], [], min(left, 0.2))[0]:
-                try:
-                    part = os.read(self.ours, 65536)
-                except OSError:
-                    return False
-                if not part:
-                    return False
-                if self.first is None:
-                    self.first = time.monotonic() - self.began
-                self.output += part
-        return True
-
-    def echoes(self) -> bool:
-        return bool(termios.tcgetattr(self.ours)[3] & termios.ECHO)
-
-    def press(self, keys: bytes) -> None:
-        os.write(self.ours, keys)
-
-    def end(self) -> int:
-        while self.read(120.0):
-            if self.process.poll() is not None:
-                break
-        code = self.process.wait(timeout=60)
-        os.close(self.ours)
-        return code
-
-    def lines(self) -> list[str]:
-        """What the terminal shows and has scrolled away: only what these programs send is understood."""
-        width, height = self.screen_size
-        lines, row, column = [""], 0, 0
-        text = self.output.decode()
-        place = 0
-        while place < len(text):
-            found = re.compile(r"\x1b\[([0-9;?]*)([A-Za-z])").match(text, place)
-            if found:
-                count = int(found[1]) if found[1].isdigit() else 1
-                if found[2] == "A":
-                    row = max(row - count, len(lines) - height, 0)
-                elif found[2] == "K":
-                    lines[row] = "" if found[1] == "2" else lines[row][:column]
-                elif found[2] == "J":
-                    lines = [*lines[: max(len(lines) - height, 0)], ""]
-                    row = len(lines) - 1
-                place = found.end()
-                continue
-            character = text[place]
-            place += 1
-            if character == "\r":
-                column = 0
-            elif character == "\n":
-                row += 1
-            elif character >= " ":
-                if column == width:
-                    row, column = row + 1, 0
-                lines += [""] * (row + 1 - len(lines))
-                lines[row] = lines[row].ljust(column)[:column] + character + lines[row][column + 1 :]
-                column += 1
-            lines += [""] * (row + 1 - len(lines))
-        return [line.rstrip() for line in lines]
-
-
 def train_in(width: int, run: Path, *more: str, **environment: str) -> Terminal:
     command = [sys.executable, "-m", "phasegrad", "train", "ppo", "--env", "CartPole-v1", "--run-dir", str(run), *SMALL]
     return Terminal([*command, "--total-steps", "20_000_000", "--compile", "off", *more], width, **environment)
-
-
-def panels(lines: list[str]) -> list[int]:
-    return [i for i, line in enumerate(lines) if line.startswith("╭")]
-
-
-def require_one_whole_panel(lines: list[str], width: int) -> int:
-    """The row after it."""
-    (top,) = panels(lines)
-    panel = lines[top : top + ROWS]
-    assert panel[-1].startswith("╰"), lines
-    assert {len(line) for line in panel} == {width}, lines
-    assert sum(line.startswith("│") for line in lines) == ROWS - 2, lines  # no half panel elsewhere
-    return top + ROWS
 
 
 def test_something_is_said_before_anything_heavy_is_imported(tmp_path: Path) -> None:

@@ -159,7 +159,7 @@ def watch(path: str | Path, once: bool = False) -> None:
         (_live if is_terminal() else _plain)(watched, ended)
     result = watched.finished()
     if result is not None:
-        print(summary_line(result), flush=True)
+        print(summary_line(watched.view.scored(result)), flush=True)
 
 
 def _looks(watched: Watched, sleep: Callable[[float], None] = time.sleep) -> Iterator[bool]:

@@ -5,6 +5,8 @@ view.py holds what is shown, panel.py draws it, screen.py and notebook.py redraw
 
 from __future__ import annotations
 
+import shutil
+import textwrap
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["RunDisplay", "RunPanel", "RunView", "duration", "make_display", "number", "plain_line", "sparkline", "summary_line"]  # fmt: skip
 
 SECONDS_BETWEEN_LINES = 5.0
+LONGEST_LINE = 120  # where there is no terminal to ask
 STOPPING = "stopping with a checkpoint; Ctrl-C: at once"
 
 
@@ -71,17 +74,23 @@ class ShownRun(RunDisplay):
         self.view.ended(result)
         self.heard = time.monotonic()
         self.close()
-        print(summary_line(result, self.view.run_dir))
-        print("\n".join(next_lines(result, self.view.run_dir, self.view.total)), flush=True)
+        summary = summary_line(self.view.scored(result), self.view.run_dir)
+        if is_terminal():
+            columns = shutil.get_terminal_size().columns
+            print(textwrap.fill(summary, columns, break_long_words=False, break_on_hyphens=False))
+        else:
+            columns = LONGEST_LINE
+            print(summary)
+        print("\n".join(next_lines(result, self.view.run_dir, self.view.total, columns)), flush=True)
 
 
 class PlainRunDisplay(ShownRun):
     """A line now and then, without control characters: for pipes, files and CI."""
 
-    def __init__(self, view: RunView) -> None:
+    def __init__(self, view: RunView, heading: str) -> None:
         super().__init__(view)
         self.last = 0.0
-        print(f"{view.title}, {view.details}" if view.details else view.title, flush=True)
+        print(heading, flush=True)
         if view.run_dir:
             print(f"run directory {view.run_dir}", flush=True)
 
@@ -147,21 +156,21 @@ def make_display(trainer: Trainer, total: int, shown: bool, stopping: Callable[[
     if not shown:
         return RunDisplay()
     config, agent = trainer.config, trainer.agent
-    details = f"{config.arch} network on {agent.device}, {gigabytes(trainer.storage_bytes())} of stored rollouts"
-    details += f", {trainer.computation.described}" if trainer.computation.described else ""
+    stored, computed = gigabytes(trainer.storage_bytes()), trainer.computation.described or "not compiled"
     schedule = phase_schedule(vars(config))
     view = RunView(
         f"{trainer.name.upper()} on {config.env}, seed {config.seed}",
         total,
         schedule.interval if schedule else 0,
-        details,
+        f"{config.arch} on {agent.device}, rollouts {stored}, {computed}",
         checkpoint="none yet" if trainer.run.run_dir else "none",
         run_dir=str(trainer.run.run_dir or ""),
         seconds_before=trainer.run.seconds_before,
-        pace=Pace(trainer.run.progress.step),
+        pace=Pace(trainer.run.progress.step, one_session=True),
     )
     if in_notebook():
         return LiveRunDisplay(view, lambda: trainer.clock.current, stopping, NotebookScreen)
     if is_terminal():
         return LiveRunDisplay(view, lambda: trainer.clock.current, stopping)
-    return PlainRunDisplay(view)
+    more = f"{config.arch} network on {agent.device}, {stored} of stored rollouts, {computed}"
+    return PlainRunDisplay(view, f"{view.title}, {more}")

@@ -29,7 +29,7 @@ def summary_line(result: Mapping[str, Any], run_dir: str = "") -> str:
     how = str(result["status"])
     if result.get("reached") is not None:
         how += f" with the {score(result['reached'])} that was asked for,"
-    line = f"{score_sentence(result)}; {how} at {result['step']:,} steps in {result['seconds']:,.0f} s"
+    line = f"{score_sentence(result)}; {how} at {result['step']:,} steps in {int(result['seconds']):,} s"
     line += f" ({number(float(round(result['sps'])))} steps/s)"
     return line + (f"; the run is in {run_dir}" if run_dir else "")
 
@@ -48,12 +48,17 @@ def score_sentence(result: Mapping[str, Any]) -> str:
     return sentence
 
 
-def next_lines(result: Mapping[str, Any], run_dir: str, total: int) -> list[str]:
-    """What one does with a run that has ended; one that was stopped short of its total goes on first."""
+def next_lines(result: Mapping[str, Any], run_dir: str, total: int, columns: int = 120) -> list[str]:
+    """What one does with a run that has ended; one that was stopped short of its total goes on first.
+
+    Where the lines would not fit, they are the commands alone.
+    """
     short = result["step"] < total
     steps = commands(run_dir, short, total) if run_dir and _in_commands.get() else calls(run_dir, short, total)
     width = max(len(command) for command, _ in steps)
-    return ["next:", *(f"  {command:{width}}  # {what}" for command, what in steps)]
+    lines = [f"  {command:{width}}  # {what}" for command, what in steps]
+    fit = max(map(len, lines)) <= columns
+    return ["next:", *(lines if fit else [f"  {command}" for command, _ in steps])]
 
 
 def commands(run_dir: str, short: bool, total: int) -> list[tuple[str, str]]:

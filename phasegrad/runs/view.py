@@ -40,8 +40,9 @@ class Pace:
     making environments, playing back) is left out, and the first iteration itself as soon as there is another.
     """
 
-    def __init__(self, step: int = 0) -> None:
-        self.step = step
+    def __init__(self, step: int = 0, one_session: bool = False) -> None:
+        """`one_session` where all rows come from one: what lies between two of them, such as a callback, then counts too."""
+        self.step, self.one_session = step, one_session
         self.seconds: float | None = None  # of the run, at the last row
         self.warm = False  # whether the first iteration is behind us, which is slower than all others
         self.recent = Window(RATE_SECONDS)
@@ -53,15 +54,19 @@ class Pace:
         speed = finite(row.get("sps"))
         if steps <= 0:
             return
+        between = self.seconds - before if self.seconds is not None and before is not None else None
         if speed is not None and speed > 0:
-            seconds = steps / speed * (1.0 - min(finite(row.get("time_compile")) or 0.0, 1.0))
-        elif before is not None and self.seconds is not None:
-            seconds = self.seconds - before
+            whole_seconds = steps / speed
+        elif between is not None:
+            whole_seconds = between
         else:
             return
+        seconds = whole_seconds * (1.0 - min(finite(row.get("time_compile")) or 0.0, 1.0))
         if not self.warm and self.recent.rows:
             self.recent, self.longer, self.warm = Window(RATE_SECONDS), Window(PACE_SECONDS), True
         beside = sum(finite(row.get(name)) or 0.0 for name in ("eval_seconds", "checkpoint_seconds"))
+        if self.one_session and between is not None:
+            beside = max(beside, between - whole_seconds)
         shares = {name.removeprefix("time_"): finite(row[name]) for name in row if name.startswith("time_")}
         self.recent.take(steps, seconds, {name: share for name, share in shares.items() if share is not None})
         self.longer.take(steps, seconds + max(beside, 0.0), {})
@@ -112,6 +117,7 @@ class RunView:
     returns: list[float] = field(default_factory=list)  # of training
     scores: list[tuple[int, float]] = field(default_factory=list)  # steps and mean returns of evaluations
     test_score: float | None = None  # of the last evaluation on levels not trained on
+    eval_episodes: int = 0  # of the last evaluation
     checkpoint: str = "none yet"
     status: str = ""  # how it ended, or how files say it stands
     run_dir: str = ""  # as it was given, or by default; "" without one
@@ -130,6 +136,7 @@ class RunView:
                 self.returns.append(mean)
             if row.get("eval_return_mean") is not None:
                 self.evaluated(self.step, row["eval_return_mean"], row.get("eval_test_return_mean"))
+                self.eval_episodes = whole(row.get("eval_episodes"))
 
     def ended(self, result: Mapping[str, Any]) -> None:
         """How the run ended, as result.json says it."""
@@ -145,6 +152,13 @@ class RunView:
         if finite(mean) is not None and (step, mean) not in self.scores[-1:]:
             self.scores.append((step, float(mean)))
         self.test_score = finite(test) if test is not None else self.test_score
+
+    def scored(self, result: Mapping[str, Any]) -> Mapping[str, Any]:
+        """A result with the last evaluation that rows have told of, where it has none of its own."""
+        if result.get("eval") or not self.scores:
+            return result
+        step, mean = self.scores[-1]
+        return {**result, "eval": {"return_mean": mean, "step": step, "episodes": self.eval_episodes or "?"}}
 
     def went_back(self) -> None:
         """The rows begin anew: the run was cut back to a checkpoint."""
