@@ -21,6 +21,7 @@ from written_runs import rows_of
 import phasegrad as pg
 from phasegrad.cli.main import main
 from phasegrad.machine.memory import resident_bytes
+from phasegrad.runs.console import take_up
 from phasegrad.runs.ending import next_lines, summary_line, told_in_commands
 from phasegrad.runs.formats import cells, field, score, shorten
 from phasegrad.runs.panel import ROWS, RunPanel
@@ -255,6 +256,26 @@ def test_memory_is_read_where_the_system_tells_it(monkeypatch: pytest.MonkeyPatc
     assert resident_bytes(2**22 + 1) is None
     monkeypatch.setattr(Path, "read_text", lambda *_: (_ for _ in ()).throw(FileNotFoundError()))
     assert resident_bytes() is None
+
+
+def test_a_resumed_run_goes_on_with_what_is_known_of_it(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    options: dict[str, Any] = {"num_envs": 2, "num_steps": 16, "num_minibatches": 2, "eval_checkpoints": 2}
+    agent = pg.PPO("CartPole-v1", run_dir=run, checkpoint_every=64, **options)
+    agent.learn(128)
+    again: Any = pg.load(run)
+    for trainer in (again, agent):
+        view = RunView("t", 256)
+        take_up(view, trainer)
+        shown = "\n".join(pictures(view, activity("", begun=False), 80, underway=True))
+        assert re.search(r"steps +128 of 256 ", shown)
+        assert re.search(r"iteration +5 ", shown)
+        assert re.search(r"score +[\d.]+ at step 128 ", shown)
+        assert re.search(r"last 100 episodes +\d", shown)
+        assert "checkpoint step-000000000128" in shown
+        assert re.search(r"speed +- steps/s", shown)  # of sessions before
+        assert view.elapsed() > 0
+    again.close()
 
 
 def test_quiet_and_help_are_not_announced(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

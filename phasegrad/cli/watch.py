@@ -23,7 +23,7 @@ from phasegrad.runs.lock import LOCK
 from phasegrad.runs.panel import RunPanel
 from phasegrad.runs.reading import CONFIG, METRICS, RESULT, MetricsReader, number_or_none
 from phasegrad.runs.screen import Screen, is_terminal, keys_unseen
-from phasegrad.runs.view import RunView, plain_line
+from phasegrad.runs.view import RunView, latest_checkpoint, plain_line
 from phasegrad.schedules import SETTINGS, phase_schedule
 
 EVALUATIONS = "evaluations.jsonl"  # what `phasegrad eval` has found of the run
@@ -67,8 +67,7 @@ class Watched:
             view.evaluated(view.step, latest_evaluation(self.path / EVALUATIONS, view.step))
         view.status = self.status(result)
         view.memory = resident_bytes(owner) if (owner := self.owner()) and is_running(owner) else None
-        saved = sorted(self.path.glob("checkpoints/step-*"))
-        view.checkpoint = printable(saved[-1].name) if saved else "none yet"
+        view.checkpoint = latest_checkpoint(self.path)
         return new
 
     def finished(self) -> dict[str, Any] | None:

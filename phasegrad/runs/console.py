@@ -59,20 +59,17 @@ class ShownRun(RunDisplay):
     def __init__(self, view: RunView) -> None:
         self.view = view
         self.heard = time.monotonic()
-
-    def since(self) -> float:
-        return time.monotonic() - self.heard
+        self.begun = False  # whether this session has done an iteration
 
     def iteration(self, row: Mapping[str, Any]) -> None:
         self.view.take(row)
-        self.heard = time.monotonic()
+        self.heard, self.begun = time.monotonic(), True
 
     def checkpoint(self, path: Path) -> None:
         self.view.checkpoint = path.name
 
     def finished(self, result: Mapping[str, Any]) -> None:
         self.view.ended(result)
-        self.heard = time.monotonic()
         self.close()
         summary = summary_line(self.view.scored(result), self.view.run_dir)
         if is_terminal():
@@ -122,7 +119,7 @@ class LiveRunDisplay(ShownRun):
         """`section` is the clock's current one, `stopping` whether a signal has asked for a stop."""
         super().__init__(view)
         self.section, self.stopping = section, stopping
-        self.playback = ""
+        self.playback, self.since = "", 0.0
         self.screen = screen(self.panel)
 
     def playing_back(self, done: int, total: int) -> None:
@@ -134,12 +131,17 @@ class LiveRunDisplay(ShownRun):
             return self.view.status
         if self.stopping():
             return STOPPING
-        return self.playback or activity(self.section(), begun=bool(self.view.row))
+        return self.playback or activity(self.section(), self.begun)
 
     def panel(self) -> RunPanel:
         self.view.memory = resident_bytes()
-        ended = bool(self.view.status)
-        return RunPanel(self.view, self.now(), 0.0 if ended else self.since(), underway=not ended)
+        if not self.view.status:
+            self.since = time.monotonic() - self.heard
+        return RunPanel(self.view, self.now(), self.since, underway=not self.view.status)
+
+    def finished(self, result: Mapping[str, Any]) -> None:
+        self.since = 0.0
+        super().finished(result)
 
     def close(self) -> None:
         self.screen.close()
@@ -165,12 +167,23 @@ def make_display(trainer: Trainer, total: int, shown: bool, stopping: Callable[[
         f"{config.arch} on {agent.device}, rollouts {stored}, {computed}",
         checkpoint="none yet" if trainer.run.run_dir else "none",
         run_dir=str(trainer.run.run_dir or ""),
-        seconds_before=trainer.run.seconds_before,
-        pace=Pace(trainer.run.progress.step, one_session=True),
     )
+    take_up(view, trainer)
     if in_notebook():
         return LiveRunDisplay(view, lambda: trainer.clock.current, stopping, NotebookScreen)
     if is_terminal():
         return LiveRunDisplay(view, lambda: trainer.clock.current, stopping)
     more = f"{config.arch} network on {agent.device}, {stored} of stored rollouts, {computed}"
     return PlainRunDisplay(view, f"{view.title}, {more}")
+
+
+def take_up(view: RunView, trainer: Trainer) -> None:
+    """What the sessions before this one have brought; the speed is this one's own."""
+    run, progress = trainer.run, trainer.run.progress
+    view.seconds_before = run.seconds_before
+    if progress.step > 0:
+        if run.run_dir is not None:
+            view.read(run.run_dir)
+        now = {"step": progress.step, "iteration": progress.iteration, "episodes": progress.episodes}
+        view.row = {**view.row, **now, "seconds": run.seconds_before}
+    view.pace = Pace(progress.step, one_session=True)

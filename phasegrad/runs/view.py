@@ -10,9 +10,11 @@ import threading
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from phasegrad.runs.formats import duration, number, score, whole
+from phasegrad.runs.formats import duration, number, printable, score, whole
+from phasegrad.runs.reading import METRICS, MetricsReader
 
 RATE_SECONDS = 10.0  # of training, over which the speed is told
 PACE_SECONDS = 900.0  # of training, from which the time that is left is told
@@ -153,6 +155,12 @@ class RunView:
             self.scores.append((step, float(mean)))
         self.test_score = finite(test) if test is not None else self.test_score
 
+    def read(self, run_dir: str | Path) -> None:
+        """What the files of a run tell of it: its rows and its last checkpoint."""
+        for row in MetricsReader(Path(run_dir) / METRICS).new_rows():
+            self.take({name: value for name, value in row.items() if not isinstance(value, list)})
+        self.checkpoint = latest_checkpoint(run_dir)
+
     def scored(self, result: Mapping[str, Any]) -> Mapping[str, Any]:
         """A result with the last evaluation that rows have told of, where it has none of its own."""
         if result.get("eval") or not self.scores:
@@ -196,6 +204,12 @@ class RunView:
             return f"iteration {iteration:,}"
         number_, place = (iteration - 1) // self.interval + 1, (iteration - 1) % self.interval + 1
         return f"phase {number_:,}, policy iteration {place} of {self.interval}"
+
+
+def latest_checkpoint(run_dir: str | Path) -> str:
+    """The name of the latest one."""
+    saved = sorted(Path(run_dir).glob("checkpoints/step-*"))
+    return printable(saved[-1].name) if saved else "none yet"
 
 
 def activity(section: str, begun: bool) -> str:
