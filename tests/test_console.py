@@ -20,6 +20,7 @@ from written_runs import rows_of
 
 import phasegrad as pg
 from phasegrad.cli.main import main
+from phasegrad.cli.starting import announce
 from phasegrad.machine.memory import resident_bytes
 from phasegrad.runs.console import take_up
 from phasegrad.runs.ending import next_lines, summary_line, told_in_commands
@@ -278,7 +279,9 @@ def test_a_resumed_run_goes_on_with_what_is_known_of_it(tmp_path: Path) -> None:
     again.close()
 
 
-def test_quiet_and_help_are_not_announced(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_quiet_and_help_are_not_announced(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     main(["resume", str(tmp_path), "--quiet"])
     assert capsys.readouterr().out == ""
     main(["resume", str(tmp_path)])
@@ -286,6 +289,9 @@ def test_quiet_and_help_are_not_announced(capsys: pytest.CaptureFixture[str], tm
     with contextlib.suppress(SystemExit):
         main(["train", "--help"])
     assert "loading" not in capsys.readouterr().out
+    monkeypatch.setenv("RANK", "1")  # the second of torchrun's processes
+    announce(["train", "ppo"])
+    assert capsys.readouterr().out == ""
 
 
 def train_in(width: int, run: Path, *more: str, **environment: str) -> Terminal:

@@ -123,9 +123,11 @@ class Screen:
         with self.lock:
             if self.closed.is_set():
                 return
-            self.refresh()  # a size that has changed since the last frame is noticed here
+            with contextlib.suppress(OSError):  # the terminal is gone
+                self.refresh()  # a size that has changed since the last frame is noticed here
             self.closed.set()
-            self.cleanup.close()
+            with contextlib.suppress(OSError):
+                self.cleanup.close()
 
 
 def _flush() -> None:
