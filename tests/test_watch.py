@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
+from terminal import Terminal, require_one_whole_panel
 from written_runs import rows_of, write_run
 
 from phasegrad.cli import watch as watching
@@ -245,3 +246,19 @@ def test_a_terminal_gets_a_panel_that_is_redrawn(tmp_path: Path) -> None:
         for part_ in parts:
             assert part_ in plain, (part_, plain)
         assert b"\x1b[?25h" in shown or b"\x1b[?25l" not in shown  # the cursor is back
+
+
+def test_leaving_a_watch_leaves_one_panel_and_the_run(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", [*rows_of(9), rows_of(10)[9] | {"eval_return_mean": 480.0}], total_steps=4096)
+    (run / ".lock").write_text(str(os.getpid()))
+    terminal = Terminal([sys.executable, "-m", "phasegrad", "watch", str(run)], 60)
+    assert terminal.read(60.0, until="╯".encode())
+    terminal.read(1.0)
+    terminal.press(b"\r\x03")
+    assert terminal.end() == 0
+    lines = terminal.lines()
+    after = require_one_whole_panel(lines, 60)
+    assert not any(lines[after:])
+    assert re.search(r"now +running", lines[1])
+    assert any(re.search(r"score +480.0 at step 1,280", line) for line in lines)
+    assert re.search(r"memory +[\d,]+ MiB", "".join(lines))  # of the process that trains
