@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import platform
 from functools import cache
-from importlib import metadata
 
 __version__ = "0.1.0"
 
@@ -12,6 +10,9 @@ __version__ = "0.1.0"
 @cache
 def versions() -> dict[str, str]:
     """Of this library, Python and the packages whose change could change a run's bits."""
+    import platform  # here: both take as long to import as the rest of a command that only prints something
+    from importlib import metadata
+
     found = {"phasegrad": __version__, "python": platform.python_version()}
     for package in ("torch", "numpy", "gymnasium", "envpool"):
         try:

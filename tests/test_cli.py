@@ -147,8 +147,9 @@ def test_a_run_says_where_it_is_also_by_default(
     arguments = ["train", "ppo", "--env", "CartPole-v1", "--total-steps", "128", *SMALL]
     assert main(arguments) == 0
     printed = capsys.readouterr().out.splitlines()
-    assert printed[1] == "run directory runs/CartPole-v1-ppo-s1"
-    assert printed[-1].endswith("; the run is in runs/CartPole-v1-ppo-s1")
+    assert printed[2] == "run directory runs/CartPole-v1-ppo-s1"
+    (last,) = [line for line in printed if "finished at 128 steps" in line]
+    assert last.endswith("; the run is in runs/CartPole-v1-ppo-s1")
     assert (tmp_path / "runs" / "CartPole-v1-ppo-s1" / "result.json").exists()
     pg.PPO("CartPole-v1", num_envs=2, num_steps=16, num_minibatches=2).learn(64, progress=True)
     assert "directory" not in (said := capsys.readouterr().out)

@@ -13,22 +13,25 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
+from terminal import Terminal, require_one_whole_panel
 from written_runs import rows_of, write_run
 
 from phasegrad.cli import watch as watching
 from phasegrad.cli.main import main
 from phasegrad.cli.watch import Watched, auxiliary_interval
-from phasegrad.runs.console import RunView, draw, duration, number, plain_line, sparkline
+from phasegrad.runs.formats import duration, number, sparkline
+from phasegrad.runs.panel import RunPanel
 from phasegrad.runs.reading import MetricsReader
+from phasegrad.runs.view import RunView, plain_line
 
 CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")
 DONE = {"status": "finished", "step": 1280, "seconds": 12.5, "sps": 102.4, "return_mean": 150.0}
 NO_PROCESS = 2**22 + 1  # beyond the kernel's largest process id
 
 
-def drawn(view: RunView, seconds: float | None = 90.0) -> str:
+def drawn(view: RunView, now: str = "auxiliary phase") -> str:
     console = Console(width=120, record=True, file=io.StringIO())
-    console.print(draw(view, seconds, "auxiliary phase"))
+    console.print(RunPanel(view, now, underway=True))
     return console.export_text()
 
 
@@ -60,7 +63,7 @@ def test_a_finished_run_is_shown_once_without_control_characters(
     assert "phase 3, 2/4" in line
     assert "environment 50%" in line
     assert "checkpoint step-000000001280" in line
-    assert summary == "finished at 1,280 steps in 12 s (102 steps/s), return 150"
+    assert summary == "training return, last 100 episodes: 150.0; finished at 1,280 steps in 12 s (102 steps/s)"
     assert not CONTROL.search(title + line + summary)
 
 
@@ -96,8 +99,8 @@ def test_a_running_run_is_followed_to_its_end(
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].endswith(": running")
     assert [int(line.split("/")[0].replace(",", "")) for line in lines[1:-1]] == [128 * i for i in range(4, 11)]
-    assert "ETA 0m03s" in lines[1]  # 768 of 1,280 steps at half a second for 128
-    assert lines[-1].startswith("finished at 1,280 steps")
+    assert "1,000 steps/s" in lines[1]
+    assert "; finished at 1,280 steps" in lines[-1]
 
 
 def test_once_does_not_wait(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -124,40 +127,73 @@ def test_text_from_files_cannot_drive_the_terminal(tmp_path: Path, capsys: pytes
     assert "evil[bold]" in shown  # as text, not as markup
 
 
+def test_the_score_of_a_run_is_its_last_evaluation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = rows_of(10)
+    rows[4] |= {"eval_return_mean": 300.5, "eval_episodes": 20}
+    rows[9] |= {"eval_return_mean": 250.25, "eval_episodes": 20}
+    last = {"return_mean": 250.25, "episodes": 20, "step": 1280}
+    done = DONE | {"eval": last, "best_eval": {"step": 640, "return_mean": 300.5, "episodes": 20}}
+    run = write_run(tmp_path / "run", rows, done, total_steps=1280)
+    shown = drawn(Watched(run).view)
+    assert re.search(r"score +250.2 at step 1,280", shown)
+    assert re.search(r"best score +300.5 at step   640", shown)
+    assert re.search(r"directory +\S*run ", shown)
+    assert main(["watch", str(run)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "score 250.2 at step 1,280" in lines[1]
+    assert lines[-1].startswith("score 250.2 (20 greedy episodes), best 300.5 at step 640; finished at 1,280 steps")
+
+
+def test_a_run_without_evaluation_is_scored_by_those_made_of_it_later(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", rows_of(10), DONE, total_steps=1280)
+    assert Watched(run).view.scores == []
+    entry = {"step": 1280, "deterministic": True, "levels": "train", "return_mean": 7.0}
+    lines = [entry, entry | {"return_mean": 8.0}, entry | {"deterministic": False}, entry | {"levels": "test"}]
+    lines += [entry | {"step": 640, "return_mean": 5.0}]
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    (run / "evaluations.jsonl").write_text(text + '[1]\n{"step": 1280, "deter')
+    assert Watched(run).view.scores == [(1280, 8.0)]
+
+
 def test_the_panel_has_everything() -> None:
-    view = RunView("PPG on CartPole-v1, seed 1", total=5120, interval=4, checkpoint="runs/x/checkpoints/step-2")
+    view = RunView("PPG on CartPole-v1, seed 1", total=5120, interval=4, checkpoint="step-2")
     for row in rows_of(10):
         view.take(row)
-    assert "directory" not in drawn(view)  # there is none
+    shown = drawn(view)
+    assert re.search(r"directory +- ", shown)  # there is none
     view.run_dir = "runs/x"
     shown = drawn(view)
-    assert re.search(r"directory +runs/x ", shown)
     for part in (
-        "PPG on CartPole-v1, seed 1",
-        "1,280 of 5,120 steps (25%), 1m30s left",
-        "phase 3, policy iteration 3 of 4, auxiliary phase",
-        "▁",
-        "█",
-        "27 episodes",
-        "1,000 steps/s",
-        "environment 50% inference 12% update 25%",
-        "kl 0.0",
-        "runs/x/checkpoints/step-2",
+        "─ PPG on CartPole-v1, seed 1 ─",
+        r"now +auxiliary phase",
+        r"━─+  25% ",
+        r"steps +1,280 of 5,120 ",
+        r"iteration +phase 3, policy iteration 3 of 4 ",
+        r"time +0m05s elapsed +0m03s left ",  # 3,840 steps at 1,000 a second
+        r"speed +1,000 steps/s, last 10 s",
+        r"score +- no evaluation yet",
+        r"training return, last 100 episodes +177.. +▁[▁▂▃▄▅▆▇]*█",
+        r"episodes +27 of mean length +20\d.\d",
+        r"spent +environment +50%  inference +12%  update +25%  auxiliary +2%",
+        r"update +kl 0.0\d+  entropy +0.4  clip +0.1  explained +0.9  value loss +0.05",
+        r"checkpoint step-2 ",
+        r"directory +runs/x ",
     ):
-        assert part in shown, part
-    assert not CONTROL.search(plain_line(view, None))
+        assert re.search(part, shown), (part, shown)
+    assert not CONTROL.search(plain_line(view))
     assert view.phase() == "phase 3, policy iteration 2 of 4"  # of the last one that is complete
 
 
 def test_numbers_that_are_none_do_not_stop_a_display() -> None:
     view = RunView("title", total=0)
     view.take({"step": 5, "return_mean": float("nan"), "kl": float("inf"), "sps": None, "episodes": None})
-    assert "nan" in plain_line(view, None)
+    assert "nan" in plain_line(view)
     assert "inf" in drawn(view)
     assert view.returns == []
     assert [number(x) for x in (None, 0, 5.0, 1234567.0, 0.00012345)] == ["-", "0", "5", "1.235e+06", "0.0001234"]
-    assert [duration(x) for x in (None, 59.9, 61, 3661)] == ["?", "0m59s", "1m01s", "1h01m"]
+    assert [duration(x) for x in (None, 59.9, 61, 3661, 1e6)] == ["?", "0m59s", "1m01s", "1h01m", "11d13h"]
     assert sparkline([0.0, 1.0, 2.0, 3.0], 4) == "▁▃▆█"  # eighths of the span, rounded down
+    assert sparkline([5.0, 5.0], 4) == "▅▅"
 
 
 @pytest.mark.parametrize(
@@ -177,15 +213,17 @@ def test_a_terminal_gets_a_panel_that_is_redrawn(tmp_path: Path) -> None:
         (
             train,
             (
+                "loading PyTorch",
                 "phase 4, policy iteration 2 of 2",
-                "256 of 256 steps",
+                "256 of 256 ",
                 "step-000000000256",
                 "finished at 256 steps",
                 "directory",
                 f"; the run is in {run}",
+                f"phasegrad resume {run} --total-steps 512",
             ),
         ),
-        (["watch", str(run)], ("status", "finished", "256 of 256 steps", "step-000000000256")),
+        (["watch", str(run)], ("finished", "256 of 256 ", "step-000000000256")),
     ):
         ours, theirs = pty.openpty()
         command = [sys.executable, "-m", "phasegrad", *arguments]
@@ -204,6 +242,23 @@ def test_a_terminal_gets_a_panel_that_is_redrawn(tmp_path: Path) -> None:
             assert process.wait(timeout=60) == 0, shown.decode()
         os.close(ours)
         plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.decode())
+        plain = " ".join(plain.split())  # long lines are wrapped at words
         for part_ in parts:
             assert part_ in plain, (part_, plain)
         assert b"\x1b[?25h" in shown or b"\x1b[?25l" not in shown  # the cursor is back
+
+
+def test_leaving_a_watch_leaves_one_panel_and_the_run(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", [*rows_of(9), rows_of(10)[9] | {"eval_return_mean": 480.0}], total_steps=4096)
+    (run / ".lock").write_text(str(os.getpid()))
+    terminal = Terminal([sys.executable, "-m", "phasegrad", "watch", str(run)], 60)
+    assert terminal.read(60.0, until="╯".encode())
+    terminal.read(1.0)
+    terminal.press(b"\r\x03")
+    assert terminal.end() == 0
+    lines = terminal.lines()
+    after = require_one_whole_panel(lines, 60)
+    assert not any(lines[after:])
+    assert re.search(r"now +running", lines[1])
+    assert any(re.search(r"score +480.0 at step 1,280", line) for line in lines)
+    assert re.search(r"memory +[\d,]+ MiB", "".join(lines))  # of the process that trains

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from phasegrad.runs.files import read_json_object
+from phasegrad.runs.formats import score
+from phasegrad.runs.reading import RESULT, number_or_none
+
 STEPS = (
     ("Train, about 20 seconds", "phasegrad train ppo --env CartPole-v1 --total-steps 1e5 --run-dir runs/cartpole"),
     ("See it play: its mean return over 20 episodes", "phasegrad eval runs/cartpole --episodes 20 --deterministic"),
@@ -14,7 +18,7 @@ MORE = (
     ("phasegrad envs", "what can be trained on; your own Gymnasium ids too: module:Id-v0"),
     ("phasegrad presets", "settings that are known to work"),
     ("phasegrad resume DIR", "continue a run that was stopped"),
-    ("phasegrad watch DIR", "follow a run from another terminal"),
+    ("phasegrad watch DIR", "follow a run from another terminal: its score, speed, time left"),
     ("phasegrad doctor", "what is wrong with this installation"),
     ("phasegrad --help", "every command; each has --help with two examples"),
 )
@@ -27,11 +31,19 @@ def guide(runs: Path = Path("runs")) -> str:
         lines += [f"  {number}. {what}", f"       {command}"]
     newest = newest_run(runs)
     if newest is not None:
-        lines += ["", f"Your latest run is {newest}:"]
-        lines += [f"  phasegrad {verb} {newest}" for verb in ("watch", "report", "eval")]
+        lines += ["", f"Your latest run is {newest}{said_of(newest)}:"]
+        lines += [f"  phasegrad {verb} {newest}" for verb in ("watch", "report", "eval", "video")]
     lines += ["", "More:"]
     lines += [f"  {command:22}{what}" for command, what in MORE]
     return "\n".join(lines)
+
+
+def said_of(run: Path) -> str:
+    """How a run that has ended did."""
+    result = read_json_object(run / RESULT)
+    evaluation = result.get("eval")
+    value = number_or_none(evaluation.get("return_mean")) if isinstance(evaluation, dict) else None
+    return "" if value is None else f" (score {score(value)})"
 
 
 def newest_run(folder: Path) -> Path | None:

@@ -14,8 +14,9 @@ from typing import Any
 
 from phasegrad.cli import looking, playing, training
 from phasegrad.cli.early import find_mistakes
-from phasegrad.cli.messages import say
+from phasegrad.cli.messages import fresh_line, say
 from phasegrad.cli.parsing import parse
+from phasegrad.cli.starting import announce
 from phasegrad.errors import PhasegradError, PhasegradWarning
 from phasegrad.machine.processors import let_waiting_threads_sleep
 from phasegrad.outside import register_told
@@ -62,6 +63,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         logging.basicConfig(format="%(name)s: %(message)s")
         logging.getLogger("phasegrad").setLevel(logging.DEBUG)
     try:
+        announce(arguments)
         register_told()
         options = parse(arguments)
         if options.version:
@@ -85,6 +87,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         sentence = getattr(error, "sentence", "")
         if isinstance(error, SystemExit) and not sentence:
             raise
+        fresh_line()
         say(sentence or "stopped before there was anything to save.")
         return int(getattr(error, "exit_code", 130))
     except BrokenPipeError:

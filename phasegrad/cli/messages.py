@@ -20,3 +20,9 @@ def note(text: str) -> None:
     """A piece of a line on how far something is, on stderr, at once; stdout is for what comes out of it."""
     sys.stderr.write(text)
     sys.stderr.flush()
+
+
+def fresh_line() -> None:
+    """After a Ctrl-C: the terminal has written ^C where the next sentence is to begin."""
+    if sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb":
+        print("\r\x1b[K", end="", file=sys.stderr, flush=True)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from phasegrad.cli.values import coerced, whole_or_none
@@ -46,10 +47,21 @@ def run_train(options: argparse.Namespace) -> int:
             return continue_run(path, None, options.quiet, allow_import=named)
         agent = algorithm(run_dir=path, overwrite=options.overwrite, **fields)
         try:
-            agent.learn(progress=not options.quiet)
+            with shown(options.quiet):
+                agent.learn(progress=not options.quiet)
         finally:
             agent.close()
     return 0
+
+
+@contextlib.contextmanager
+def shown(quiet: bool) -> Iterator[None]:
+    """While a command trains: its display has the terminal, and its last words are commands."""
+    from phasegrad.runs.ending import told_in_commands
+    from phasegrad.runs.screen import keys_unseen
+
+    with told_in_commands(), contextlib.nullcontext() if quiet else keys_unseen():
+        yield
 
 
 def require_env(env: str | None) -> None:
@@ -102,7 +114,8 @@ def continue_run(path: str, total_steps: str | None, quiet: bool, allow_import: 
             print(f"{path} has reached its {total:,} steps already; --total-steps N goes further.")
         return 0
     try:
-        agent.learn(total, progress=not quiet)
+        with shown(quiet):
+            agent.learn(total, progress=not quiet)
     finally:
         agent.close()
     return 0

@@ -6,24 +6,30 @@ It never writes, takes no lock and needs no torch, so it can look at a run of an
 from __future__ import annotations
 
 import contextlib
-import sys
+import json
 import time
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from phasegrad.errors import RunError
+from phasegrad.machine.memory import resident_bytes
 from phasegrad.machine.orphans import is_running
 from phasegrad.machine.paths import as_path
-from phasegrad.runs.console import FRAMES_A_SECOND, RunView, draw, duration, plain_line, summary_line
+from phasegrad.runs.ending import summary_line
 from phasegrad.runs.files import read_json_object
+from phasegrad.runs.formats import duration, printable
 from phasegrad.runs.lock import LOCK
+from phasegrad.runs.panel import RunPanel
 from phasegrad.runs.reading import CONFIG, METRICS, RESULT, MetricsReader, number_or_none
+from phasegrad.runs.screen import Screen, is_terminal, keys_unseen
+from phasegrad.runs.view import RunView, latest_checkpoint, plain_line
 from phasegrad.schedules import SETTINGS, phase_schedule
 
-RECENT = 50  # iterations whose speed gives the time that is left
+EVALUATIONS = "evaluations.jsonl"  # what `phasegrad eval` has found of the run
 SECONDS_BETWEEN_LOOKS = 1.0
 SILENT_SECONDS = 600.0  # a run without a lock of this machine that writes nothing for so long is taken for ended
+RUNNING = "running"
 
 
 class Watched:
@@ -35,51 +41,55 @@ class Watched:
         if not self.config:
             raise RunError(f"{self.path} is not a run directory: it has no readable {CONFIG}.")
         self.reader = MetricsReader(self.path / METRICS)
-        self.recent: deque[tuple[float, float]] = deque(maxlen=RECENT)
-        self.view = RunView("", 0)
+        self.view = RunView("", 0, run_dir=printable(self.path))
         self.look()
 
     def look(self) -> bool:
         """Read what is new; whether there was anything."""
-        offset = self.reader.offset
-        new = False
+        view, offset, new = self.view, self.reader.offset, False
         for row in self.reader.new_rows():
             if self.reader.offset < offset:  # the run went back to a checkpoint and its file was cut
-                self.view.returns.clear()
-                self.recent.clear()
+                view.went_back()
                 offset = 0
             new = True
-            self.view.take({name: value for name, value in row.items() if not isinstance(value, list)})
-            seconds = row.get("seconds")
-            if isinstance(seconds, float):
-                self.recent.append((float(self.view.step), seconds))
+            view.take({name: value for name, value in row.items() if not isinstance(value, list)})
         config = read_json_object(self.path / CONFIG) or self.config
         total = number_or_none(config.get("total_steps"))
-        self.view.total = int(total) if total is not None else 0
-        self.view.interval = auxiliary_interval(config)
-        names = [one_line(config.get(name, "?")) for name in ("algorithm", "env", "seed")]
-        self.view.title = f"{names[0].upper()} on {names[1]}, seed {names[2]}, in {one_line(self.path)}"
-        self.view.status = self.status()
-        saved = sorted(self.path.glob("checkpoints/step-*"))
-        self.view.checkpoint = saved[-1].name if saved else "none yet"
+        view.total = int(total) if total is not None else 0
+        view.interval = auxiliary_interval(config)
+        names = [printable(config.get(name, "?"), 120) for name in ("algorithm", "env", "seed")]
+        view.title = f"{names[0].upper()} on {names[1]}, seed {names[2]}"
+        view.details = details(config)
+        result = self.finished()
+        if result is not None:
+            view.ended(result)
+        if not view.scores:
+            view.evaluated(view.step, latest_evaluation(self.path / EVALUATIONS, view.step))
+        view.status = self.status(result)
+        view.memory = resident_bytes(owner) if (owner := self.owner()) and is_running(owner) else None
+        view.checkpoint = latest_checkpoint(self.path)
         return new
 
-    def finished(self) -> dict[str, float | str] | None:
+    def finished(self) -> dict[str, Any] | None:
         """What result.json says, if it is of the step that the metrics have reached."""
         result = read_json_object(self.path / RESULT)
         wanted = ("step", "seconds", "sps")
         if any(number_or_none(result.get(name)) is None for name in wanted) or result["step"] < self.view.step:
             return None
-        shown = {name: number_or_none(result.get(name)) for name in (*wanted, "return_mean")}
-        return {"status": one_line(result.get("status", "finished")), **shown, "step": int(result["step"])}  # type: ignore[dict-item]
+        shown: dict[str, Any] = {name: number_or_none(result.get(name)) for name in (*wanted, "return_mean")}
+        shown |= {name: numbers(result[name]) for name in ("eval", "eval_test", "best_eval") if result.get(name)}
+        return {"status": printable(result.get("status", "finished"), 120), **shown, "step": int(result["step"])}
+
+    def owner(self) -> int:
+        """The process that trains it, as far as its lock says; 0 for none."""
+        try:
+            return max(int((self.path / LOCK).read_text()[:20]), 0)
+        except (OSError, ValueError):
+            return 0
 
     def alive(self) -> bool:
         """Whether its process is there, or its files were written of late."""
-        try:
-            owner = int((self.path / LOCK).read_text()[:20])
-        except (OSError, ValueError):
-            owner = 0
-        return is_running(owner) or (self.silence() < SILENT_SECONDS and not self.finished())
+        return is_running(self.owner()) or (self.silence() < SILENT_SECONDS and not self.finished())
 
     def silence(self) -> float:
         """Seconds since the metrics were last written."""
@@ -88,23 +98,20 @@ class Watched:
         except OSError:
             return float("inf")
 
-    def status(self) -> str:
-        finished = self.finished()
+    def status(self, finished: Mapping[str, Any] | None) -> str:
         if finished is not None:
             return str(finished["status"])
         if self.alive():
-            return "running"
+            return RUNNING
         ago = self.silence()
         return "not running" + ("" if ago == float("inf") else f", last written {duration(ago)} ago")
 
-    def seconds_left(self) -> float | None:
-        """At the mean speed of the last iterations."""
-        if len(self.recent) < 2:
-            return None
-        (first_step, first), (last_step, last) = self.recent[0], self.recent[-1]
-        if last <= first or last_step <= first_step:
-            return None
-        return (last - first) / (last_step - first_step) * max(self.view.total - last_step, 0.0)
+    def since(self) -> float:
+        """Seconds since the last row, of a run that goes on."""
+        return self.silence() if self.view.status == RUNNING and self.view.row else 0.0
+
+    def panel(self) -> RunPanel:
+        return RunPanel(self.view, self.view.status, self.since(), underway=self.view.status == RUNNING)
 
 
 def auxiliary_interval(config: dict[str, object]) -> int:
@@ -113,10 +120,34 @@ def auxiliary_interval(config: dict[str, object]) -> int:
     return max(schedule.interval, 0) if schedule else 0
 
 
-def one_line(value: object) -> str:
-    """Text from a file without control characters, which could move a terminal's cursor."""
-    shown = " ".join(str(value).split())[:120]
-    return "".join(character if character.isprintable() else "?" for character in shown)
+def details(config: Mapping[str, Any]) -> str:
+    """Network and computation, as far as a config tells them."""
+    arch, compiled = (printable(config.get(name, ""), 60) for name in ("arch", "compile"))
+    return ", ".join(
+        part for part in (f"{arch} network" if arch else "", f"compile {compiled}" if compiled else "") if part
+    )
+
+
+def numbers(found: Any) -> dict[str, Any]:
+    """The numbers of an object of a file; counts as such."""
+    taken = {name: number_or_none(value) for name, value in found.items()} if isinstance(found, dict) else {}
+    return {
+        name: int(value) if name in ("step", "episodes", "episodes_cut") else value
+        for name, value in taken.items()
+        if value is not None
+    }
+
+
+def latest_evaluation(path: Path, step: int) -> float | None:
+    """The mean return of the latest `phasegrad eval` at a step, by greedy actions on the levels of training."""
+    found = None
+    with contextlib.suppress(OSError), open(path, errors="replace") as file:
+        for line in file:
+            with contextlib.suppress(ValueError, RecursionError):  # a line may be cut
+                data = json.loads(line)
+                if isinstance(data, dict) and data.get("step") == step and data.get("deterministic") is True and data.get("levels", "train") == "train":  # fmt: skip
+                    found = number_or_none(data.get("return_mean"))
+    return found
 
 
 def watch(path: str | Path, once: bool = False) -> None:
@@ -124,10 +155,10 @@ def watch(path: str | Path, once: bool = False) -> None:
     watched = Watched(path)
     ended = once or not watched.alive()
     with contextlib.suppress(KeyboardInterrupt):  # how one leaves; the run itself goes on
-        (_live if sys.stdout.isatty() else _plain)(watched, ended)
+        (_live if is_terminal() else _plain)(watched, ended)
     result = watched.finished()
     if result is not None:
-        print(summary_line(result), flush=True)
+        print(summary_line(watched.view.scored(result)), flush=True)
 
 
 def _looks(watched: Watched, sleep: Callable[[float], None] = time.sleep) -> Iterator[bool]:
@@ -138,27 +169,27 @@ def _looks(watched: Watched, sleep: Callable[[float], None] = time.sleep) -> Ite
 
 
 def _plain(watched: Watched, ended: bool) -> None:
-    print(f"{watched.view.title}: {watched.view.status}", flush=True)
+    print(f"{watched.view.title}, in {watched.view.run_dir}: {watched.view.status}", flush=True)
     if watched.view.row:
-        print(plain_line(watched.view, watched.seconds_left()), flush=True)
+        print(plain_line(watched.view, watched.since()), flush=True)
     else:
         print("no iteration yet", flush=True)
     if not ended:
         for new in _looks(watched):
             if new:
-                print(plain_line(watched.view, watched.seconds_left()), flush=True)
+                print(plain_line(watched.view, watched.since()), flush=True)
 
 
 def _live(watched: Watched, ended: bool) -> None:
     from rich.console import Console
-    from rich.live import Live
 
     if ended:
-        Console().print(draw(watched.view, watched.seconds_left()))
+        Console(highlight=False).print(watched.panel())
         return
-    with Live(
-        get_renderable=lambda: draw(watched.view, watched.seconds_left()), refresh_per_second=FRAMES_A_SECOND
-    ) as live:
-        for _ in _looks(watched):
-            pass
-        live.refresh()
+    with keys_unseen():
+        screen = Screen(watched.panel)
+        try:
+            for _ in _looks(watched):
+                pass
+        finally:
+            screen.close()

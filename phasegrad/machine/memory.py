@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from phasegrad.errors import ConfigError
@@ -33,3 +34,12 @@ def require_room(storage_bytes: int, remedy: str) -> None:
 
 def gigabytes(count: float) -> str:
     return f"{count / 2**30:.2f} GiB" if count >= 2**30 / 10 else f"{count / 2**20:.1f} MiB"
+
+
+def resident_bytes(process: int | str = "self") -> int | None:
+    """The memory that a process of this machine has now, where the system says."""
+    try:
+        pages = int(Path(f"/proc/{process}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return None

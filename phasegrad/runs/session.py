@@ -127,8 +127,9 @@ class Session:
         self.stop = StopRequests(self.directory is not None, self._stopped_at_once, self.ranks.is_first)
         cleanup.callback(self.stop.close)
         # last: an error before it must not leave a live terminal
-        self.display = make_display(trainer, total, shown and self.ranks.is_first)
-        cleanup.callback(self.display.close)
+        self.display = make_display(trainer, total, shown and self.ranks.is_first, lambda: self.stop.requested > 0)
+        self.stop.speaks &= not self.display.shows_stopping
+        cleanup.push(self.display.leave)
 
     def _start_alike(self) -> None:
         """Refuse processes that stand at different places of a run; give all of them the first one's numbers."""
