@@ -77,7 +77,7 @@ class RunPanel:
     def evaluation(self, found: list[tuple[int, float]], style: str, beside: str) -> list[Part]:
         """The mean return of an evaluation, and its step."""
         if not found:
-            return [("-".rjust(VALUE), style), " no evaluation yet"]
+            return [("-".rjust(VALUE), style), " no evaluation yet" if self.underway else " no evaluation"]
         step, mean = found[0]
         parts: list[Part] = [
             (field(mean, VALUE, score(mean)), style),
