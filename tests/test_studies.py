@@ -15,7 +15,9 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,6 +37,7 @@ from phasegrad.studies import runner, scores
 from phasegrad.studies.checking import folder_name
 from phasegrad.studies.definition import builtin_names, load_study, parse_study
 from phasegrad.studies.grid import PlannedRun, build_grid
+from phasegrad.studies.pages import definition_data, page_data
 from phasegrad.studies.progress import StudyDisplay, latest
 from phasegrad.studies.selection import parse_overrides, parse_seeds, select
 from phasegrad.studies.table import as_markdown, build_table
@@ -307,11 +310,14 @@ def test_bad_settings_are_found_before_anything_runs(tmp_path: Path) -> None:
 # Scores, from run directories written by hand
 
 
-def write_run(run: PlannedRun, score: float, evaluation: float | None = None) -> None:
+def write_run(run: PlannedRun, score: float, training: float | None = None, **more: Any) -> None:
+    """A finished run: what its evaluation came to, and its last training episodes where that is something else."""
     run.folder.mkdir(parents=True)
     (run.folder / "config.json").write_text(json.dumps({"algorithm": run.variant.algorithm, **run.config.to_json()}))
-    result = {"status": "finished", "step": run.config.total_steps, "return_mean": score, "seconds": 1.0}
-    (run.folder / "result.json").write_text(json.dumps({**result, "eval": {"return_mean": evaluation}}))
+    result = {"status": "finished", "step": run.config.total_steps, "seconds": 1.0, "episodes": 340}
+    result |= {"return_mean": score if training is None else training}
+    result |= {"eval": {"return_mean": score, "episodes": run.eval_episodes, "episodes_cut": 0}, **more}
+    (run.folder / "result.json").write_text(json.dumps(result))
 
 
 def test_random_is_zero_and_the_best_run_is_one(tmp_path: Path) -> None:
@@ -370,6 +376,117 @@ def test_missing_and_foreign_runs(tmp_path: Path) -> None:
     assert first.state() == "unfinished"
 
 
+def table_of(text: str, root: Path, evaluations: list[float], training: float = -7.0) -> dict[str, Any]:
+    """The table of a study whose runs evaluate to these numbers and trained to another."""
+    study = parse_study(text, "x")
+    runs = build_grid(study, root, {})
+    for run, score in zip(runs, evaluations, strict=True):
+        write_run(run, score, training)
+    return build_table(study, scores.score_runs(study, runs, {}, root))
+
+
+def test_the_evaluation_is_the_score_unless_a_study_asks_for_training_episodes(tmp_path: Path) -> None:
+    text = MINIMAL + "seeds = [1]\n"
+    table = table_of(text, tmp_path / "eval", [50.0])
+    assert table["cells"][0]["mean"] == 50
+    assert "Score: mean return of the evaluation after training, greedy actions, 20 episodes" in as_markdown(table)
+    assert "| 50 | - | 50 | - | 1 | 20 |" in as_markdown(table)  # one seed, 20 episodes
+    note = "score = 'last100'\nscore_note = 'the measure of a paper'"
+    table = table_of(text + note, tmp_path / "training", [50.0])
+    assert table["cells"][0]["mean"] == -7
+    assert "**Score: mean of the last 100 training episodes (the measure of a paper)**" in as_markdown(table)
+    assert "| -7 | - | -7 | - | 1 | 100 |" in as_markdown(table)
+
+
+def test_studies_that_take_a_papers_measure_say_so() -> None:
+    for name in builtin_names():
+        study = load_study(name)
+        if study.score == "last100":
+            assert study.score_name == "mean of the last 100 training episodes (the paper's measure)"
+    assert load_study("control").score == "eval"
+
+
+@pytest.mark.parametrize(("seeds", "intervals"), [(1, False), (2, False), (3, True)])
+def test_there_is_no_interval_below_three_seeds(seeds: int, intervals: bool, tmp_path: Path) -> None:
+    text = f"environments = [{{ env = 'CartPole-v1', low = 0, high = 100 }}]\nseeds = {list(range(seeds))}"
+    table = table_of(text, tmp_path, [10.0 * seed for seed in range(seeds)])
+    for row in (*table["cells"], *table["aggregates"]):
+        assert (row["mean_low"] is not None) == (row["iqm_high"] is not None) == intervals
+    assert (" to " in as_markdown(table).split("Intervals:")[0]) == intervals
+
+
+@pytest.mark.parametrize(("seeds", "other", "bold"), [(4, 0.0, False), (5, 0.0, True), (5, 99.0, False)])
+def test_a_winner_needs_five_seeds_and_a_clear_lead(seeds: int, other: float, bold: bool, tmp_path: Path) -> None:
+    text = f"environments = [{{ env = 'CartPole-v1', low = 0, high = 100 }}]\nseeds = {list(range(seeds))}"
+    each = [float(seed) for seed in range(seeds)]
+    table = table_of(
+        text + "\nvariants.a = {}\nvariants.b = {}", tmp_path, [100 + x for x in each] + [other + x for x in each]
+    )
+    shown = [line for line in as_markdown(table).splitlines() if line.startswith("| ") and "**" in line]
+    assert [line.split(" | ")[0] for line in shown] == (["| a", "| CartPole-v1"] if bold else [])
+    assert ("Bold:" in as_markdown(table)) == bold
+
+
+def test_episodes_that_were_cut_are_counted(tmp_path: Path) -> None:
+    study = parse_study(MINIMAL + "seeds = [1, 2]", "x")
+    for run in (runs := build_grid(study, tmp_path, {})):
+        write_run(run, 50.0, eval={"return_mean": 50.0, "episodes": 20, "episodes_cut": 4})
+    table = build_table(study, scores.score_runs(study, runs, {}, tmp_path))
+    assert "8 of the episodes were cut" in as_markdown(table)
+    assert table["runs"][0]["episodes_cut"] == 4
+
+
+def test_a_run_without_the_evaluation_that_scores_it_gets_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    study = parse_study(MINIMAL + "seeds = [1]\neval_episodes = 5", "x")
+    (run,) = build_grid(study, tmp_path, {})
+    write_run(run, 50.0, training=7.0, eval=None)
+    config = json.loads((run.folder / "config.json").read_text())
+    (run.folder / "config.json").write_text(json.dumps({**config, "eval_episodes": 0}))  # as it once was by default
+    assert run.state() == "unscored"
+    unscored = build_table(study, scores.score_runs(study, [run], {}, tmp_path))
+    assert unscored["runs"][0]["score"] is None  # never the training return in its place
+    entry = {"step": run.config.total_steps, "deterministic": True, "levels": "train", "episodes": 5}
+
+    def call(command: list[str], *_: Any) -> tuple[int, str]:
+        assert command[4] == "eval"
+        assert "--episodes=5" in command
+        lines = [{**entry, "return_mean": 60.0}, {**entry, "return_mean": 1.0, "deterministic": False}]
+        lines += [{**entry, "return_mean": 2.0, "step": 5}, {**entry, "return_mean": 3.0, "episodes": 9}]
+        text = "".join(json.dumps(line) + "\n" for line in lines)
+        (run.folder / "evaluations.jsonl").write_text(text + '{"step": 50_0')
+        return 0, ""
+
+    monkeypatch.setattr(runner, "call", call)
+    assert runner.execute(run).status == "finished"
+    assert scores.raw_score(study, run, "return") == 60.0
+    monkeypatch.setattr(runner, "call", lambda *_: (0, ""))
+    (run.folder / "evaluations.jsonl").unlink()
+    assert runner.execute(run).message == "its evaluation over 5 episodes left no score"
+
+
+def test_a_run_that_stopped_at_the_score_it_was_to_reach_has_ended(tmp_path: Path) -> None:
+    (run,) = build_grid(parse_study(MINIMAL + "seeds = [1]", "x"), tmp_path, {})
+    result = {"status": "stopped", "step": 64, "reached": 450.0}
+    assert not run.has_ended(result)
+    aimed: Any = SimpleNamespace(total_steps=run.config.total_steps, stop_at=450.0)
+    assert replace(run, config=aimed).has_ended(result)
+    assert not replace(run, config=aimed).has_ended({"status": "stopped", "step": 64})
+
+
+def test_the_folder_says_what_a_page_needs(tmp_path: Path) -> None:
+    study = select(load_study("ppg-vs-ppo"), environments="coinrun", seeds="1")
+    runs = build_grid(study, tmp_path, {})
+    found = page_data(study, runs, [], tmp_path)
+    assert found["title"] == "PPG beside PPO"
+    assert found["score"]["name"] == "mean of the last 100 training episodes (the paper's measure)"
+    assert found["score"]["from"] == "training"
+    assert found["scale"]["environments"] == {"procgen/coinrun": {"low": 5, "high": 10}}
+    assert found["runs"][0]["folder"] == "runs/procgen-coinrun/ppo/s1"
+    assert found["variants"]["ppg"]["published"] == {"return": 0.756}
+    (entry,) = definition_data(study, runs)["environments"]
+    assert (entry["low"], entry["high"]) == (5, 10)  # the package's constants, for readers that have none
+
+
 def test_levels_are_scored_after_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = "environments = ['procgen/coinrun']\nscore = 'levels'\neval_episodes = 4\nseeds = [1]"
     study = parse_study(text, "x")
@@ -412,6 +529,8 @@ def test_a_run_that_leaves_no_result_has_failed(tmp_path: Path, monkeypatch: pyt
     (run.folder / "metrics.jsonl").write_text('{"step": 64, "return_mean": 3.5}\n{"step": 96, "retu')
     assert latest(run) == (64, 3.5)
     shown.started(run)
+    (standing,) = shown.snapshot()
+    assert (standing.step, standing.score, standing.source) == (64, 3.5, "training")
     assert shown.headline(64).startswith("2 of 3 runs done, 1 running, ETA ")
 
 
