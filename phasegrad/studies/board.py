@@ -80,7 +80,8 @@ def seconds_left(standings: Sequence[Standing]) -> float | None:
     for standing in standings:
         if standing.state not in ("finished", "failed", "scoring"):
             kind = (standing.place.environment, standing.place.variant)
-            seconds = means.get(kind, usual) * max(standing.total - standing.step, 0)
+            own = standing.seconds_left()
+            seconds = means.get(kind, usual) * max(standing.total - standing.step, 0) if own is None else own
             work, longest = work + seconds, max(longest, seconds)
     return max(work / running, longest)
 
@@ -89,6 +90,12 @@ def sources(standings: Sequence[Standing]) -> str:
     """What the words in the column `from` mean, as far as they occur."""
     used = {standing.source for standing in standings}
     return "; ".join(text for source, text in SOURCES.items() if source in used)
+
+
+def scored(standing: Standing) -> str:
+    """What a run has come to so far, and by which measure."""
+    names = {EVAL: "evaluation", TRAINING: "training return", ON_LEVELS: "on training levels/all levels"}
+    return f"{names.get(standing.source, 'no return yet')} {shown_score(standing) if standing.source else ''}".rstrip()
 
 
 def shown_score(standing: Standing) -> str:

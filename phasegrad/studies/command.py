@@ -21,6 +21,7 @@ from phasegrad.studies.cluster import Cluster, connect
 from phasegrad.studies.cluster_place import Place, parse_place
 from phasegrad.studies.cluster_runs import run_on_cluster
 from phasegrad.studies.definition import Study, builtin_names, load_study
+from phasegrad.studies.forecast import forecast, grid_lines, sentences
 from phasegrad.studies.grid import PlannedRun, build_grid
 from phasegrad.studies.pages import PAGE, definition_data, page_data
 from phasegrad.studies.progress import make_study_display
@@ -50,7 +51,7 @@ def run_study(options: argparse.Namespace) -> int:
     root = as_path(options.dir or Path("studies", study.name)).absolute()
     runs = build_grid(study, root, parse_overrides(options.set))
     if options.dry_run:
-        return _list_runs(runs)
+        return _list_runs(runs, jobs or usable_processors(), options.quiet)
     _require_own(root, study)
     if options.table_only:
         if not root.is_dir():
@@ -110,11 +111,16 @@ def _finish(study: Study, runs: list[PlannedRun], outcomes: list[Outcome], root:
     return 1 if failed else 0
 
 
-def _list_runs(runs: list[PlannedRun]) -> int:
+def _list_runs(runs: list[PlannedRun], jobs: int, quiet: bool) -> int:
+    """Every run with its command, then the grid and what it will take; nothing is written."""
     for run in runs:
         command = shlex.join(["phasegrad", *run.train_command()[4:]])
         _say(f"{run.state():10} {run.label}, {run.config.total_steps:,} steps: {command}")
     _say(f"{len(runs)} runs, {sum(run.config.total_steps for run in runs):,} steps")
+    if not quiet:
+        plan = forecast(runs, jobs)
+        for line in ("", *grid_lines(runs, plan), "", *sentences(runs, plan)):
+            _say(line)
     return 0
 
 

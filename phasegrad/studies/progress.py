@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from phasegrad.runs.console import duration
 from phasegrad.runs.reading import METRICS, last_row, number_or_none
-from phasegrad.studies.board import Board, shown_score, sources
+from phasegrad.studies.board import Board, scored, sources
 from phasegrad.studies.standing import Standing
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class StudyDisplay:
             now = [self.standings[run.folder] for run in self.running]
         for standing in now:
             standing.look()
-            standing.state = "running"  # which this process knows before the files do
+            standing.state = "running" if standing.step else "starting"  # which this process knows before the files do
         return now
 
     def eta(self, under_way: int) -> str:
@@ -150,12 +150,6 @@ class LiveStudyDisplay(StudyDisplay):
 
     def close(self) -> None:
         self.live.stop()
-
-
-def scored(standing: Standing) -> str:
-    """What a run has come to so far, and by which measure."""
-    names = {"eval": "evaluation", "training": "training return", "levels": "on training levels/all levels"}
-    return f"{names.get(standing.source, 'no return yet')} {shown_score(standing) if standing.source else ''}".rstrip()
 
 
 def make_study_display(runs: Sequence[PlannedRun], finished: int, shown: bool) -> StudyDisplay:

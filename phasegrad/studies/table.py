@@ -13,9 +13,11 @@ from typing import Any
 
 from phasegrad.report.statistics import RESAMPLES, summarise
 from phasegrad.runs.files import write_atomically
+from phasegrad.studies.board import elided
 from phasegrad.studies.definition import Study
 from phasegrad.studies.scores import Scored
 
+NAMES = ("environment", "variant", "measure")  # columns of words; the others hold numbers
 LEAST_FOR_INTERVAL = 3  # seeds
 LEAST_FOR_WINNER = 5
 STATISTICS = ("mean", "mean_low", "mean_high", "iqm", "iqm_low", "iqm_high")
@@ -217,7 +219,7 @@ def as_markdown(table: Mapping[str, Any]) -> str:
     length = " to ".join(f"{count:,}" for count in dict.fromkeys((steps[0], steps[-1])))
     lines = [f"# {table['title']}", "", f"{length} steps, seeds {', '.join(map(str, table['seeds']))}.", ""]
     for title, header, rows, bold in shown_tables(table):
-        left = sum(name in ("environment", "variant", "measure") for name in header)
+        left = sum(name in NAMES for name in header)
         lines += [f"**{title}**", "", _markdown_row(header)]
         lines.append("|" + "---|" * left + "---:|" * (len(header) - left))
         for index, row in enumerate(rows):
@@ -266,8 +268,7 @@ def print_table(table: Mapping[str, Any]) -> None:
         header, rows = fitted(header, rows, console.width)
         shown = Table(title=escape(title), title_justify="left", box=box.SIMPLE, padding=(0, 0, 0, 1), pad_edge=False)
         for name in header:
-            names = name in ("environment", "variant", "measure")
-            shown.add_column(name, justify="left" if names else "right", no_wrap=True)
+            shown.add_column(name, justify="left" if name in NAMES else "right", no_wrap=True)
         for index, row in enumerate(rows):
             shown.add_row(*map(escape, row), style="bold" if index in bold else None)
         console.print(shown)
@@ -276,9 +277,19 @@ def print_table(table: Mapping[str, Any]) -> None:
 
 
 def fitted(header: list[str], rows: list[list[str]], width: int) -> tuple[list[str], list[list[str]]]:
-    """Without the mean and its interval where the table is too wide for the screen: the files have them."""
-    wide = sum(max(map(len, column)) + 1 for column in zip(header, *rows, strict=True)) + 1
-    place = header.index("mean")
-    if wide <= width:
-        return header, rows
-    return header[:place] + header[place + 2 :], [row[:place] + row[place + 2 :] for row in rows]
+    """Made to fit the screen: without the mean and its interval, which the files have, then with names cut short."""
+
+    def widths() -> list[int]:
+        return [max(map(len, column)) + 2 for column in zip(header, *rows, strict=True)]
+
+    if sum(widths()) > width:
+        place = header.index("mean")
+        header, rows = header[:place] + header[place + 2 :], [row[:place] + row[place + 2 :] for row in rows]
+    names = [index for index, name in enumerate(header) if name in NAMES]
+    while (over := sum(widths()) - width) > 0:
+        longest = max(names, key=lambda index: widths()[index])
+        room = widths()[longest] - 2 - max(1, over // len(names))
+        if room < len(header[longest]):
+            break
+        rows = [[elided(cell, room) if at == longest else cell for at, cell in enumerate(row)] for row in rows]
+    return header, rows
