@@ -697,7 +697,7 @@ def test_finished_runs_tell_how_long_the_others_take(tmp_path: Path, monkeypatch
     assert lines[0] == f"3 of 5 runs to do, {3 * total:,} steps: about 7 minutes on this machine, 2 at a time."
     assert "1 kinds by their 2 finished runs" in lines[1]
     (_, row) = forecast.grid_lines(runs, plan)
-    assert row.split()[3:] == ["5", "2", f"{total / 200:,.0f}", "3m20s"]
+    assert row.split()[3:] == ["5", "2", f"{total / 200:,.0f}", "3m30s"]
     for run in runs[2:]:
         write_run(run, 1.0)
     assert forecast.sentences(runs, forecast.forecast(runs, 2)) == ["All 5 runs are done."]

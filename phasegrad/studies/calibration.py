@@ -34,7 +34,8 @@ def main() -> int:
     _tell({"ready": True})
     for key, algorithm, settings in json.load(sys.stdin):
         try:
-            found: dict[str, Any] = {"seconds": seconds_a_step(ALGORITHMS[algorithm], settings)}
+            seconds, setup = seconds_a_step(ALGORITHMS[algorithm], settings)
+            found: dict[str, Any] = {"seconds": seconds, "setup": setup}
         except PhasegradError as error:
             found = {"error": str(error)}
         except Exception as error:  # an environment may raise anything
@@ -43,15 +44,17 @@ def main() -> int:
     return 0
 
 
-def seconds_a_step(algorithm_class: Any, settings: Mapping[str, Any], seconds: float = SECONDS) -> float:
-    """Train with the settings, in shorter iterations where theirs are long, and take the mean of what follows the warm-up."""
+def seconds_a_step(algorithm_class: Any, settings: Mapping[str, Any], seconds: float = SECONDS) -> tuple[float, float]:
+    """Of training with the settings, in shorter iterations where theirs are long, after the warm-up; and what that takes.
+
+    The warm-up, in which environments are made and kernels compiled, is a cost that a run has once.
+    """
     agent = algorithm_class(**{**settings, "eval_episodes": 0})
     values = sum(math.prod(space.shape or (1,)) for space in _spaces(agent.agent.observation_space))
     most = MOST_IMAGE_STEPS if values > IMAGE_VALUES else MOST_STEPS
-    smaller = shortened(agent.config.to_json(), most)
-    if smaller:
-        agent.close()
-        agent = algorithm_class(**{**settings, "eval_episodes": 0, **smaller})
+    agent.close()
+    begun = time.perf_counter()
+    agent = algorithm_class(**{**settings, "eval_episodes": 0, **shortened(agent.config.to_json(), most)})
     marks: list[tuple[float, int]] = []
 
     def watch(row: dict[str, Any]) -> bool:
@@ -60,15 +63,15 @@ def seconds_a_step(algorithm_class: Any, settings: Mapping[str, Any], seconds: f
             marks.append((now, row["step"]))
         return len(marks) < 2 or now - marks[0][0] < seconds
 
-    begun = time.perf_counter()
     try:
         agent.learn(agent.config.total_steps, callback=watch)
     finally:
         agent.close()
     if len(marks) < 2:  # the whole run is as short as this
-        return (time.perf_counter() - begun) / int(agent.config.total_steps)
+        return (time.perf_counter() - begun) / int(agent.config.total_steps), 0.0
     (first, before), (last, after) = marks[0], marks[-1]
-    return (last - first) / (after - before)
+    found = (last - first) / (after - before)
+    return found, max(0.0, first - begun - found * before)
 
 
 def shortened(settings: Mapping[str, Any], most: int) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import json
+import math
 import os
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from phasegrad.studies.progress import latest
 from phasegrad.studies.runner import ONE_THREAD, in_order
 
 MOST_SECONDS = 60.0  # of all measurements together
+MOST_WIDE = (26, 14)  # characters of an environment's and a variant's name, for a table of 80
 Kind = tuple[str, str]  # environment and variant: runs of one kind take the same time
 
 
@@ -32,6 +34,7 @@ class Measured:
 
     speeds: dict[Kind, float] = field(default_factory=dict)  # seconds a step
     errors: dict[Kind, str] = field(default_factory=dict)
+    setups: dict[Kind, float] = field(default_factory=dict)  # seconds that a run takes once: environments, compiling
     startup: float = 0.0  # seconds until a run begins to train
     took: float = 0.0
 
@@ -65,7 +68,7 @@ def forecast(runs: Sequence[PlannedRun], jobs: int, most_seconds: float = MOST_S
     speeds |= measured.speeds
     if not todo:
         return Forecast(0.0, speeds, counts, measured, at_a_time)
-    durations = [_seconds(run, speeds, measured) for run in in_order(todo)]
+    durations = [_seconds(run, speeds, measured, steps_left(run)) for run in in_order(todo)]
     known = [seconds for seconds in durations if seconds is not None]
     total = makespan(known, at_a_time) if known else None
     return Forecast(total, speeds, counts, measured, at_a_time)
@@ -82,12 +85,17 @@ def speeds_of_finished(runs: Sequence[PlannedRun]) -> tuple[dict[Kind, float], d
     return {kind: sum(each) / len(each) for kind, each in found.items()}, {kind: len(e) for kind, e in found.items()}
 
 
-def _seconds(run: PlannedRun, speeds: Mapping[Kind, float], measured: Measured) -> float | None:
-    """Of the steps that a run has left; None where nothing like it could be measured, as it fails."""
+def _seconds(run: PlannedRun, speeds: Mapping[Kind, float], measured: Measured, steps: int) -> float | None:
+    """Of so many steps of a run; None where nothing like it could be measured, or it fails."""
     speed = usual_speed(run, speeds)
     if speed is None or kind_of(run) in measured.errors:
         return None
-    return measured.startup + speed * max(run.config.total_steps - latest(run)[0], 0)
+    once = measured.startup + measured.setups.get(kind_of(run), 0.0)
+    return once + speed * steps
+
+
+def steps_left(run: PlannedRun) -> int:
+    return max(run.config.total_steps - latest(run)[0], 0)
 
 
 def usual_speed(run: PlannedRun, speeds: Mapping[Kind, float]) -> float | None:
@@ -159,6 +167,7 @@ def _read(process: subprocess.Popen[str], share: Sequence[Any], found: Measured,
             elif "seconds" in data:
                 kind = tuple(data["key"])
                 found.speeds[kind] = max(found.speeds.get(kind, 0.0), data["seconds"])
+                found.setups[kind] = min(found.setups.get(kind, math.inf), data["setup"])
             else:
                 found.errors[tuple(data["key"])] = data["error"]
     except (OSError, ValueError):  # it was ended, in the middle of a line
@@ -181,17 +190,19 @@ def grid_lines(runs: Sequence[PlannedRun], plan: Forecast) -> list[str]:
     kinds: dict[Kind, list[PlannedRun]] = {}
     for run in runs:
         kinds.setdefault(kind_of(run), []).append(run)
-    widths = [max(len(head), min(26, max(len(kind[part]) for kind in kinds))) for part, head in enumerate(("environment", "variant"))]  # fmt: skip
+    heads = ("environment", "variant")
+    longest = [max(len(kind[part]) for kind in kinds) for part in range(2)]
+    widths = [max(len(head), min(most, long)) for head, most, long in zip(heads, MOST_WIDE, longest, strict=True)]
     form = f"{{:{widths[0]}}} {{:{widths[1]}}} {{:>6}} {{:>5}} {{:>5}} {{:>9}} {{:>8}}"
-    lines = [form.format("environment", "variant", "steps", "seeds", "done", "steps/s", "each")]
+    lines = [form.format(*heads, "steps", "seeds", "done", "steps/s", "each")]
     for kind, members in kinds.items():
         speed = usual_speed(members[0], plan.speeds)
         mark = "" if kind in plan.speeds else "~"  # taken from others like it
-        failed = kind in plan.measured.errors or speed is None
         total = members[0].config.total_steps
+        seconds = _seconds(members[0], plan.speeds, plan.measured, total)
         done = sum(run.state() == "finished" for run in members)
         shown = "fails" if kind in plan.measured.errors else "?" if speed is None else f"{mark}{1 / speed:,.0f}"
-        each = "-" if failed or speed is None else duration(speed * total)
+        each = "-" if seconds is None else duration(seconds)
         names = (elided(name, width) for name, width in zip(kind, widths, strict=True))
         lines.append(form.format(*names, short_count(total), len(members), done, shown, each).rstrip())
     return lines
@@ -202,7 +213,7 @@ def sentences(runs: Sequence[PlannedRun], plan: Forecast) -> list[str]:
     todo = [run for run in runs if run.state() != "finished"]
     if not todo:
         return [f"All {len(runs)} runs are done."]
-    steps = sum(max(run.config.total_steps - latest(run)[0], 0) for run in todo)
+    steps = sum(map(steps_left, todo))
     what = f"{len(todo)} of {len(runs)} runs to do, {steps:,} steps"
     lines = []
     if plan.seconds is None:
@@ -226,7 +237,7 @@ def sentences(runs: Sequence[PlannedRun], plan: Forecast) -> list[str]:
             f"How: of {len(kinds)} environments x variants {', '.join(how)}; a start takes {plan.measured.startup:.0f} s."
         )
         if here:
-            lines.append("Evaluations are not in what was measured: they add some per cent.")
+            lines.append("Not in what was measured: evaluations and checkpoints, some per cent of a long run.")
     for (environment, variant), error in plan.measured.errors.items():
         lines.append(f"{environment} {variant} would fail: {error}")
     return lines
