@@ -15,7 +15,9 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,11 +33,14 @@ from phasegrad.errors import ConfigError, RunError
 from phasegrad.presets import resolve_config
 from phasegrad.report.statistics import estimate, interquartile_mean, mean, summarise
 from phasegrad.runs.contents import LEVELS
-from phasegrad.studies import runner, scores
+from phasegrad.studies import board, calibration, forecast, runner, scores, watching
+from phasegrad.studies.board import Board
 from phasegrad.studies.checking import folder_name
 from phasegrad.studies.definition import builtin_names, load_study, parse_study
 from phasegrad.studies.grid import PlannedRun, build_grid
+from phasegrad.studies.pages import definition_data, page_data
 from phasegrad.studies.progress import StudyDisplay, latest
+from phasegrad.studies.runner import Outcome
 from phasegrad.studies.selection import parse_overrides, parse_seeds, select
 from phasegrad.studies.table import as_markdown, build_table
 
@@ -307,11 +312,14 @@ def test_bad_settings_are_found_before_anything_runs(tmp_path: Path) -> None:
 # Scores, from run directories written by hand
 
 
-def write_run(run: PlannedRun, score: float, evaluation: float | None = None) -> None:
+def write_run(run: PlannedRun, score: float, training: float | None = None, **more: Any) -> None:
+    """A finished run: what its evaluation came to, and its last training episodes where that is something else."""
     run.folder.mkdir(parents=True)
     (run.folder / "config.json").write_text(json.dumps({"algorithm": run.variant.algorithm, **run.config.to_json()}))
-    result = {"status": "finished", "step": run.config.total_steps, "return_mean": score, "seconds": 1.0}
-    (run.folder / "result.json").write_text(json.dumps({**result, "eval": {"return_mean": evaluation}}))
+    result = {"status": "finished", "step": run.config.total_steps, "seconds": 1.0, "episodes": 340}
+    result |= {"return_mean": score if training is None else training}
+    result |= {"eval": {"return_mean": score, "episodes": run.eval_episodes, "episodes_cut": 0}, **more}
+    (run.folder / "result.json").write_text(json.dumps(result))
 
 
 def test_random_is_zero_and_the_best_run_is_one(tmp_path: Path) -> None:
@@ -370,6 +378,117 @@ def test_missing_and_foreign_runs(tmp_path: Path) -> None:
     assert first.state() == "unfinished"
 
 
+def table_of(text: str, root: Path, evaluations: list[float], training: float = -7.0) -> dict[str, Any]:
+    """The table of a study whose runs evaluate to these numbers and trained to another."""
+    study = parse_study(text, "x")
+    runs = build_grid(study, root, {})
+    for run, score in zip(runs, evaluations, strict=True):
+        write_run(run, score, training)
+    return build_table(study, scores.score_runs(study, runs, {}, root))
+
+
+def test_the_evaluation_is_the_score_unless_a_study_asks_for_training_episodes(tmp_path: Path) -> None:
+    text = MINIMAL + "seeds = [1]\n"
+    table = table_of(text, tmp_path / "eval", [50.0])
+    assert table["cells"][0]["mean"] == 50
+    assert "Score: mean return of the evaluation after training, greedy actions, 20 episodes" in as_markdown(table)
+    assert "| 50 | - | 50 | - | 1 | 20 |" in as_markdown(table)  # one seed, 20 episodes
+    note = "score = 'last100'\nscore_note = 'the measure of a paper'"
+    table = table_of(text + note, tmp_path / "training", [50.0])
+    assert table["cells"][0]["mean"] == -7
+    assert "**Score: mean of the last 100 training episodes (the measure of a paper)**" in as_markdown(table)
+    assert "| -7 | - | -7 | - | 1 | 100 |" in as_markdown(table)
+
+
+def test_studies_that_take_a_papers_measure_say_so() -> None:
+    for name in builtin_names():
+        study = load_study(name)
+        if study.score == "last100":
+            assert study.score_name == "mean of the last 100 training episodes (the paper's measure)"
+    assert load_study("control").score == "eval"
+
+
+@pytest.mark.parametrize(("seeds", "intervals"), [(1, False), (2, False), (3, True)])
+def test_there_is_no_interval_below_three_seeds(seeds: int, intervals: bool, tmp_path: Path) -> None:
+    text = f"environments = [{{ env = 'CartPole-v1', low = 0, high = 100 }}]\nseeds = {list(range(seeds))}"
+    table = table_of(text, tmp_path, [10.0 * seed for seed in range(seeds)])
+    for row in (*table["cells"], *table["aggregates"]):
+        assert (row["mean_low"] is not None) == (row["iqm_high"] is not None) == intervals
+    assert (" to " in as_markdown(table).split("Intervals:")[0]) == intervals
+
+
+@pytest.mark.parametrize(("seeds", "other", "bold"), [(4, 0.0, False), (5, 0.0, True), (5, 99.0, False)])
+def test_a_winner_needs_five_seeds_and_a_clear_lead(seeds: int, other: float, bold: bool, tmp_path: Path) -> None:
+    text = f"environments = [{{ env = 'CartPole-v1', low = 0, high = 100 }}]\nseeds = {list(range(seeds))}"
+    each = [float(seed) for seed in range(seeds)]
+    table = table_of(
+        text + "\nvariants.a = {}\nvariants.b = {}", tmp_path, [100 + x for x in each] + [other + x for x in each]
+    )
+    shown = [line for line in as_markdown(table).splitlines() if line.startswith("| ") and "**" in line]
+    assert [line.split(" | ")[0] for line in shown] == (["| a", "| CartPole-v1"] if bold else [])
+    assert ("Bold:" in as_markdown(table)) == bold
+
+
+def test_episodes_that_were_cut_are_counted(tmp_path: Path) -> None:
+    study = parse_study(MINIMAL + "seeds = [1, 2]", "x")
+    for run in (runs := build_grid(study, tmp_path, {})):
+        write_run(run, 50.0, eval={"return_mean": 50.0, "episodes": 20, "episodes_cut": 4})
+    table = build_table(study, scores.score_runs(study, runs, {}, tmp_path))
+    assert "8 of the episodes were cut" in as_markdown(table)
+    assert table["runs"][0]["episodes_cut"] == 4
+
+
+def test_a_run_without_the_evaluation_that_scores_it_gets_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    study = parse_study(MINIMAL + "seeds = [1]\neval_episodes = 5", "x")
+    (run,) = build_grid(study, tmp_path, {})
+    write_run(run, 50.0, training=7.0, eval=None)
+    config = json.loads((run.folder / "config.json").read_text())
+    (run.folder / "config.json").write_text(json.dumps({**config, "eval_episodes": 0}))  # as it once was by default
+    assert run.state() == "unscored"
+    unscored = build_table(study, scores.score_runs(study, [run], {}, tmp_path))
+    assert unscored["runs"][0]["score"] is None  # never the training return in its place
+    entry = {"step": run.config.total_steps, "deterministic": True, "levels": "train", "episodes": 5}
+
+    def call(command: list[str], *_: Any) -> tuple[int, str]:
+        assert command[4] == "eval"
+        assert "--episodes=5" in command
+        lines = [{**entry, "return_mean": 60.0}, {**entry, "return_mean": 1.0, "deterministic": False}]
+        lines += [{**entry, "return_mean": 2.0, "step": 5}, {**entry, "return_mean": 3.0, "episodes": 9}]
+        text = "".join(json.dumps(line) + "\n" for line in lines)
+        (run.folder / "evaluations.jsonl").write_text(text + '{"step": 50_0')
+        return 0, ""
+
+    monkeypatch.setattr(runner, "call", call)
+    assert runner.execute(run).status == "finished"
+    assert scores.raw_score(study, run, "return") == 60.0
+    monkeypatch.setattr(runner, "call", lambda *_: (0, ""))
+    (run.folder / "evaluations.jsonl").unlink()
+    assert runner.execute(run).message == "its evaluation over 5 episodes left no score"
+
+
+def test_a_run_that_stopped_at_the_score_it_was_to_reach_has_ended(tmp_path: Path) -> None:
+    (run,) = build_grid(parse_study(MINIMAL + "seeds = [1]", "x"), tmp_path, {})
+    result = {"status": "stopped", "step": 64, "reached": 450.0}
+    assert not run.has_ended(result)
+    aimed: Any = SimpleNamespace(total_steps=run.config.total_steps, stop_at=450.0)
+    assert replace(run, config=aimed).has_ended(result)
+    assert not replace(run, config=aimed).has_ended({"status": "stopped", "step": 64})
+
+
+def test_the_folder_says_what_a_page_needs(tmp_path: Path) -> None:
+    study = select(load_study("ppg-vs-ppo"), environments="coinrun", seeds="1")
+    runs = build_grid(study, tmp_path, {})
+    found = page_data(study, runs, [], tmp_path)
+    assert found["title"] == "PPG beside PPO"
+    assert found["score"]["name"] == "mean of the last 100 training episodes (the paper's measure)"
+    assert found["score"]["from"] == "training"
+    assert found["scale"]["environments"] == {"procgen/coinrun": {"low": 5, "high": 10}}
+    assert found["runs"][0]["folder"] == "runs/procgen-coinrun/ppo/s1"
+    assert found["variants"]["ppg"]["published"] == {"return": 0.756}
+    (entry,) = definition_data(study, runs)["environments"]
+    assert (entry["low"], entry["high"]) == (5, 10)  # the package's constants, for readers that have none
+
+
 def test_levels_are_scored_after_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = "environments = ['procgen/coinrun']\nscore = 'levels'\neval_episodes = 4\nseeds = [1]"
     study = parse_study(text, "x")
@@ -412,7 +531,218 @@ def test_a_run_that_leaves_no_result_has_failed(tmp_path: Path, monkeypatch: pyt
     (run.folder / "metrics.jsonl").write_text('{"step": 64, "return_mean": 3.5}\n{"step": 96, "retu')
     assert latest(run) == (64, 3.5)
     shown.started(run)
+    (standing,) = shown.snapshot()
+    assert (standing.step, standing.score, standing.source) == (64, 3.5, "training")
     assert shown.headline(64).startswith("2 of 3 runs done, 1 running, ETA ")
+
+
+# How runs stand, from files written by hand
+
+
+def begin_run(run: PlannedRun, *rows: dict[str, Any], owner: int | None = None) -> None:
+    """A run under way; `owner` is the process in its lock."""
+    run.folder.mkdir(parents=True)
+    (run.folder / "config.json").write_text(json.dumps({"algorithm": run.variant.algorithm, **run.config.to_json()}))
+    (run.folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    if owner is not None:
+        (run.folder / ".lock").write_text(str(owner))
+
+
+def standing_of(run: PlannedRun) -> tuple[str, int, float | None, str]:
+    found = run.standing().look()
+    return found.state, found.step, found.score, found.source
+
+
+def test_the_score_so_far_is_the_last_evaluation_and_says_where_it_is_from(tmp_path: Path) -> None:
+    (run,) = build_grid(parse_study(MINIMAL + "seeds = [1]\nsteps = 100", "x"), tmp_path, {})
+    assert standing_of(run) == ("waiting", 0, None, "")
+    first = {"step": 10, "seconds": 1.0, "return_mean": 3.0}
+    begin_run(run, first, owner=os.getpid())
+    watched = run.standing().look()
+    assert (watched.state, watched.step, watched.score, watched.source) == ("running", 10, 3.0, "training")
+    with open(run.folder / "metrics.jsonl", "a") as file:
+        file.write(json.dumps({**first, "step": 20, "seconds": 2.0, "eval_return_mean": 99.5}) + "\n")
+        file.write(json.dumps({**first, "step": 30, "seconds": 3.0, "return_mean": 4.0}) + '\n{"step": 40, "eval_retu')
+    watched.look()
+    assert (watched.step, watched.score, watched.source) == (30, 99.5, "eval")
+    assert watched.seconds_left() == pytest.approx(run.config.total_steps / 10 - 3)
+    # A study scored by its training episodes shows those, whatever was evaluated.
+    (trained,) = build_grid(parse_study(MINIMAL + "seeds = [1]\nsteps = 100\nscore = 'last100'", "x"), tmp_path, {})
+    assert standing_of(trained)[2:] == (4.0, "training")
+    # A resumed run cuts its metrics back to the checkpoint.
+    (run.folder / "metrics.jsonl").write_text(json.dumps(first) + "\n")
+    assert watched.look().step == 10
+    assert (watched.score, watched.source) == (3.0, "training")
+
+
+def test_states_of_runs(tmp_path: Path) -> None:
+    study = parse_study(MINIMAL + "seeds = [1, 2, 3, 4, 5]", "x")
+    killed, failed, done, old, starting = build_grid(study, tmp_path, {})
+    begin_run(killed, {"step": 8, "return_mean": 1.0}, owner=2**22 + 1)  # no such process: beyond the largest id
+    assert standing_of(killed)[0] == "running"  # it wrote a moment ago: it may be on another machine
+    for silent, state in ((30, "running"), (120, "stopped")):
+        os.utime(killed.folder / "metrics.jsonl", (time.time() - silent,) * 2)
+        assert standing_of(killed)[0] == state
+    runner.noted(Outcome(failed, "finished"))
+    assert runner.failure_of(failed) is None
+    failed.log.parent.mkdir(parents=True)
+    runner.noted(Outcome(failed, "failed", "it broke"))
+    found = failed.standing().look()
+    assert (found.state, found.message) == ("failed", "it broke")
+    write_run(done, 5.0, training=1.0)
+    assert standing_of(done) == ("finished", done.config.total_steps, 5.0, "eval")
+    write_run(old, 5.0, training=1.0, eval=None)  # from before runs were evaluated
+    assert standing_of(old) == ("finished", old.config.total_steps, 1.0, "training")
+    starting.log.write_text("$ phasegrad train")
+    assert standing_of(starting)[0] == "starting"
+
+
+def test_the_table_of_runs_fits_80_columns_and_does_not_move(tmp_path: Path) -> None:
+    text = """
+    environments = [{ env = "CartPole-v1", name = "a very long name of an environment" }, "Pendulum-v1"]
+    variants.short = {}
+    variants."a variant of a long name too" = {}
+    """
+    standings = [run.standing() for run in build_grid(parse_study(text, "x"), tmp_path, {})]
+    board = Board([standing.place for standing in standings], 80)
+    standings[1].state, standings[1].step, standings[1].score, standings[1].source = "running", 1, -1.5, "training"
+    standings[2].state, standings[2].step, standings[2].score, standings[2].source = "finished", 10**9, -2e9, "eval"
+    standings[1].seconds = 1e4
+    lines = [board.header(), *map(board.line, standings)]
+    assert max(map(len, lines)) <= 80
+    ends = {line.index("training") + len("training") for line in lines if "training" in line}
+    assert ends == {lines[0].index("from") + 4}
+    assert "-2.000e+09" in lines[3]
+    assert "1.0M" not in lines[3]
+
+
+def test_only_running_runs_share_what_is_left(tmp_path: Path) -> None:
+    study = parse_study(MINIMAL + "seeds = [1, 2, 3, 4]\nsteps = 80", "x")
+    first, second, third, fourth = build_grid(study, tmp_path, {})
+    total = first.config.total_steps
+    row = {"step": total // 2, "seconds": 100.0, "return_mean": 1.0}
+    begin_run(first, row, owner=os.getpid())
+    begin_run(second, row, owner=os.getpid())
+    fourth.log.parent.mkdir(parents=True, exist_ok=True)
+    runner.noted(Outcome(fourth, "failed", "it broke"))
+    standings = [run.standing().look() for run in (first, second, third, fourth)]
+    # 100 s each of the running two and 200 s of the waiting one, two at a time; the failed one takes no time.
+    assert board.seconds_left(standings) == pytest.approx(200)
+    assert board.headline(standings) == "0 of 4 runs done, 2 running, 1 failed, about 3m20s left"
+
+
+def test_watch_shows_a_study_from_its_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    study = parse_study(MINIMAL + "seeds = [1, 2]\ntitle = 'Two seeds'\nvariants.a = {}\nvariants.b = {}", "x")
+    runs = build_grid(study, tmp_path, {})
+    write_run(runs[0], 432.1, training=7.0)
+    begin_run(runs[1], {"step": 250_000, "seconds": 50.0, "return_mean": 33.0, "eval_return_mean": 44.0}, owner=1)
+    runs[2].log.parent.mkdir(parents=True)
+    runner.noted(Outcome(runs[2], "failed", "it broke"))
+    (tmp_path / "study.json").write_text(json.dumps(definition_data(study, runs)))
+    before = sorted(path for path in tmp_path.rglob("*"))
+    assert main(["watch", str(tmp_path), "--once"]) == 0
+    out = capsys.readouterr().out
+    rows = [line.split() for line in out.splitlines()]
+    assert ["CartPole-v1", "a", "1", "finished", "1M", "432.1", "eval"] in rows
+    assert ["CartPole-v1", "a", "2", "25%", "250k", "44", "eval", "2m30s"] in rows
+    assert ["CartPole-v1", "b", "1", "failed", "-", "-"] in rows
+    assert ["CartPole-v1", "b", "2", "waiting", "-", "-"] in rows
+    assert "CartPole-v1 b seed 1 failed: it broke" in out
+    assert (
+        "1 of 4 runs done, 1 running, 1 failed, about 4m10s left" in out
+    )  # 2m30s, and the mean for the one that waits
+    assert "score: mean return of the evaluation" in out
+    assert before == sorted(path for path in tmp_path.rglob("*"))
+    # A smaller call later leaves the runs of the first one in the table.
+    smaller = definition_data(select(study, variants="a", seeds="1"), runs[:1])
+    (tmp_path / "study.json").write_text(json.dumps(smaller))
+    assert main(["watch", str(tmp_path), "--once"]) == 0
+    assert "1 of 2 runs done" in capsys.readouterr().out
+    short = watching.table_lines(watching.WatchedStudy(tmp_path), 80, lines=6)
+    assert any(line.startswith("CartPole-v1 a ") and "25%" in line for line in short)
+    assert "and 1 finished" in short
+    for text in ("[]", '{"name": 3}', "{"):
+        (tmp_path / "study.json").write_text(text)
+        assert main(["watch", str(tmp_path), "--once"]) == 2
+        assert "describes no study" in capsys.readouterr().err
+
+
+def test_a_hostile_study_file_neither_climbs_nor_moves_the_cursor(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    entry = {"name": "../../../\x1b[2J", "steps": "many"}
+    data = {"title": "\x1b]0;x\x07", "environments": [entry], "variants": [{"name": "/etc"}], "seeds": [1, "x", True]}
+    (tmp_path / "study.json").write_text(json.dumps(data))
+    (place,) = watching.planned_places(tmp_path, data)
+    assert place.folder.resolve().is_relative_to(tmp_path.resolve() / "runs")
+    assert main(["watch", str(tmp_path), "--once"]) == 0
+    assert "\x1b" not in capsys.readouterr().out
+
+
+# What a study would take
+
+
+def test_finished_runs_tell_how_long_the_others_take(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    study = parse_study(MINIMAL + "seeds = [1, 2, 3, 4, 5]\nsteps = 3600", "x")
+    runs = build_grid(study, tmp_path, {})
+    write_run(runs[0], 1.0, seconds=100.0)
+    write_run(runs[1], 1.0, seconds=300.0)
+    monkeypatch.setattr(forecast, "measure", lambda missing, *_: forecast.Measured(startup=10.0, took=len(missing)))
+    monkeypatch.setattr(forecast, "usable_processors", lambda: 2)
+    plan = forecast.forecast(runs, jobs=2)
+    assert plan.measured.took == 0  # of no kind anything had to be measured
+    assert plan.seconds == pytest.approx(2 * 210)  # three runs of 200 s and a start each, two at a time
+    lines = forecast.sentences(runs, plan)
+    total = runs[0].config.total_steps
+    assert lines[0] == f"3 of 5 runs to do, {3 * total:,} steps: about 7 minutes on this machine, 2 at a time."
+    assert "1 kinds by their 2 finished runs" in lines[1]
+    (_, row) = forecast.grid_lines(runs, plan)
+    assert row.split()[3:] == ["5", "2", f"{total / 200:,.0f}", "3m30s"]
+    for run in runs[2:]:
+        write_run(run, 1.0)
+    assert forecast.sentences(runs, forecast.forecast(runs, 2)) == ["All 5 runs are done."]
+
+
+def test_what_was_not_measured_takes_after_its_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "environments = ['CartPole-v1', 'Acrobot-v1']\nseeds = [1]\nsteps = 1000\nvariants.a = {}\nvariants.b = {}"
+    runs = build_grid(parse_study(text, "x"), tmp_path, {})
+    found = forecast.Measured({("CartPole-v1", "a"): 0.01, ("Acrobot-v1", "a"): 0.05}, {("Acrobot-v1", "b"): "no"})
+    monkeypatch.setattr(forecast, "measure", lambda *_: found)
+    plan = forecast.forecast(runs, jobs=1)
+    counts = [run.config.total_steps for run in runs]
+    assert plan.seconds == pytest.approx(0.01 * (counts[0] + counts[1]) + 0.05 * counts[2])
+    lines = forecast.grid_lines(runs, plan)
+    assert [line.split()[5] for line in lines[1:]] == ["100", "~100", "20", "fails"]
+    assert "Acrobot-v1 b would fail: no" in forecast.sentences(runs, plan)
+    assert [run.label for run in forecast.spread(runs)][:2] == ["CartPole-v1 a seed 1", "Acrobot-v1 a seed 1"]
+
+
+def test_runs_begin_as_soon_as_a_place_is_free() -> None:
+    assert forecast.makespan([3.0, 1.0, 1.0, 1.0], 2) == 3
+    assert forecast.makespan([1.0, 1.0, 4.0], 2) == 5
+    assert [forecast.in_hours(seconds) for seconds in (20, 600, 7200, 1e6)] == [
+        "20 seconds", "10 minutes", "2.0 hours", "11.6 days",
+    ]  # fmt: skip
+
+
+def test_a_calibration_keeps_the_work_of_a_step() -> None:
+    ppg = {"num_envs": 64, "num_steps": 256, "num_minibatches": 8, "n_pi": 32, "e_aux": 6, "aux_minibatches": 0}
+    assert calibration.shortened(ppg, 2048) == {
+        "num_steps": 32, "num_minibatches": 1, "n_pi": 1, "aux_minibatches": 2,
+    }  # fmt: skip
+    assert calibration.shortened({"num_envs": 8, "num_steps": 128, "num_minibatches": 4}, 2048) == {}
+
+
+def test_a_calibration_trains_and_its_failures_are_told(tmp_path: Path) -> None:
+    runs = build_grid(select(parse_study(TINY, "x"), seeds="1"), tmp_path, {})
+    found = forecast.measure(runs, 2, most_seconds=120.0)
+    assert set(found.speeds) == {("CartPole-v1", "clip")}
+    assert 1e-6 < found.speeds["CartPole-v1", "clip"] < 0.1
+    assert "nonsense" in found.errors["CartPole-v1", "broken"]
+    assert found.startup > 0
+    assert not any(tmp_path.iterdir())
+    late = forecast.measure(runs, 1, most_seconds=0.1)
+    assert (late.speeds, late.errors) == ({}, {})
 
 
 # A real study
@@ -463,7 +793,7 @@ def test_a_failed_run_is_named_and_the_others_finish(
     assert [row["kind"] for row in rows] == ["run"] * 4 + ["cell"] * 2 + ["aggregate"] * 2
     assert json.loads((folder / "study.json").read_text())["variants"][0]["published"] == {"return": 0.5}
     assert "| published |" in (folder / "table.md").read_text()
-    assert "finished CartPole-v1 clip seed 2" in finished.out
+    assert "finished CartPole-v1 clip seed 2, evaluation " in finished.out
     assert "\x1b" not in finished.out
 
 
@@ -535,10 +865,22 @@ def test_the_command_lists_checks_and_only_looks_when_dry(
     assert main(["study"]) == 0
     listed = capsys.readouterr().out
     assert all(name in listed for name in builtin_names())
-    assert main(["study", "control", "--dry-run", "--steps", "5e3", "--seeds", "7,"]) == 0
+    found = forecast.Measured({("Reacher-v5", "ppg"): 0.36}, startup=0.0)
+    monkeypatch.setattr(forecast, "measure", lambda *_: found)
+    assert main(["study", "control", "--dry-run", "--steps", "5e3", "--seeds", "7,", "--jobs", "1"]) == 0
     printed = capsys.readouterr().out
     assert "Reacher-v5 ppg seed 7, 5,000 steps: phasegrad train ppg" in printed
     assert "6 runs, 30,000 steps" in printed
+    assert "6 of 6 runs to do, 30,000 steps: about 3.0 hours on this machine, 1 at a time." in printed
+    grid = printed[printed.index("environment ") :].split("\n\n")[0].splitlines()
+    assert [line.split()[:5] for line in grid[1:3]] == [
+        ["InvertedPendulum-v5", "ppo", "5,000", "1", "0"],
+        ["InvertedPendulum-v5", "ppg", "5,000", "1", "0"],
+    ]
+    assert max(map(len, grid)) <= 80
+    monkeypatch.setattr(forecast, "measure", lambda *_: pytest.fail("measured"))
+    assert main(["study", "control", "--dry-run", "--quiet"]) == 0
+    capsys.readouterr()
     assert not any(tmp_path.iterdir())
     for arguments, sentence in (
         (["contrl"], "Did you mean control?"),
@@ -562,7 +904,7 @@ def test_what_the_page_on_studies_says_holds(
     commands = re.findall(r"^phasegrad study \S.*$", page, re.MULTILINE)
     assert len(commands) == 4
     for command in commands:
-        assert main([*shlex.split(command.split("   ")[0])[1:], "--dry-run"]) == 0, command
+        assert main([*shlex.split(command.split("   ")[0])[1:], "--dry-run", "--quiet"]) == 0, command
         capsys.readouterr()
     assert all(f"| `{name}` |" in page for name in builtin_names())
     runs = build_grid(load_study("my-study.toml"), tmp_path, {})

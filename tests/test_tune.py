@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import sys
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 
@@ -17,7 +19,9 @@ from phasegrad.algorithms.ppo import PPOConfig
 from phasegrad.cli.main import main
 from phasegrad.errors import ConfigError, RunError
 from phasegrad.presets import resolve_config
+from phasegrad.runs.reading import is_report
 from phasegrad.tune import tuning
+from phasegrad.tune.page import SearchData, render
 from phasegrad.tune.search_spaces import SPACES, VECTORS
 
 optuna = pytest.importorskip("optuna")
@@ -54,8 +58,6 @@ class Pretender:
 
 @pytest.fixture
 def pretended(monkeypatch: pytest.MonkeyPatch) -> type[Pretender]:
-    import gymnasium as gym
-
     monkeypatch.setattr(Pretender, "made", [])
     monkeypatch.setattr(Pretender, "observation_space", gym.spaces.Box(-1, 1, (4,)))
     monkeypatch.setitem(ALGORITHMS, "ppo", Pretender)
@@ -139,7 +141,9 @@ def test_failed_trials_are_recorded_and_the_search_goes_on(
     assert result.counts == {"complete": 3, "pruned": 0, "failed": 2}
     rows = json.loads((tmp_path / "trials.json").read_text())
     assert [row["error"] for row in rows] == [None, "The loss is NaN.", "ZeroDivisionError: by zero", None, None]
-    assert "trial 2: failed: The loss is NaN." in lines[1]
+    assert lines[0] == "5 trials of 512 steps; return: mean of 10 evaluation episodes at a trial's end"
+    assert lines[2].startswith("trial 2: failed: The loss is NaN.")
+    assert "best 9.5 (#1)" in lines[2]
 
 
 def test_where_every_trial_fails_the_last_reason_is_told(
@@ -187,6 +191,122 @@ def test_a_trial_whose_process_was_killed_is_tried_again(tmp_path: Path, pretend
     assert result.counts == {"complete": 2, "pruned": 0, "failed": 0}
     assert pretended.made[-1].config.learning_rate == settings["learning_rate"]
     assert tuning.tune("CartPole-v1", trials=2, steps=STEPS, folder=tmp_path) == result
+
+
+def test_trials_are_told_as_they_come(tmp_path: Path, pretended: type[Pretender]) -> None:
+    lines: list[str] = []
+    tuning.tune("CartPole-v1", trials=12, steps=STEPS, folder=tmp_path, report=lines.append)
+    rows = json.loads((tmp_path / "trials.json").read_text())
+    assert [line.split(":")[0] for line in lines[1:]] == [f"trial {number}" for number in range(1, 13)]
+    best = None
+    for line, row in zip(lines[1:], rows, strict=True):
+        if row["state"] == "complete":
+            assert f": return {row['return']:,.4g} " in line
+            best = max(filter(None, [best, row]), key=lambda entry: entry["return"])
+        else:
+            assert row["state"] == "pruned"
+            assert row["return"] is None  # it was never evaluated: what it trained to is no return
+            assert f"pruned at {row['reached']:.0%} (training {row['training_return']:.4g})" in line
+        assert best is not None
+        assert f"best {best['return']:.4g} (#{best['number']})" in line
+        assert " 0 s" in line
+        assert len(line) <= 80
+    assert {row["state"] for row in rows} == {"complete", "pruned"}
+    assert "left" in lines[1]
+    assert "left" not in lines[-1]
+    tuning.tune("CartPole-v1", trials=13, steps=STEPS, folder=tmp_path, report=lines.append)
+    assert lines[13].startswith("1 of 13 trials of 512 steps to go")
+
+
+def test_the_search_says_what_mattered_and_draws_it(tmp_path: Path, pretended: type[Pretender]) -> None:
+    few = tuning.tune("CartPole-v1", trials=1, steps=STEPS, folder=tmp_path)
+    page = (tmp_path / "report.html").read_text()
+    assert few.importances == {}
+    assert "That takes 10 complete trials; there are 1 so far." in page
+    found = tuning.tune("CartPole-v1", trials=40, steps=STEPS, folder=tmp_path)
+    assert next(iter(found.importances)) == "gae_lambda"  # the one setting that the pretended return depends on
+    assert sum(found.importances.values()) == pytest.approx(1)
+    assert set(found.importances) <= set(vars(PPOConfig()))  # by the names that train has
+    described = found.describe()
+    assert f"what mattered: gae_lambda {found.importances['gae_lambda']:.0%}" in described
+    assert f"page: {tmp_path / 'report.html'}" in described
+    page = (tmp_path / "report.html").read_text()
+    rows = json.loads((tmp_path / "trials.json").read_text())
+    charts = len(SPACES["ppo"] | VECTORS) + 2  # the trials in their order for wide and for narrow screens
+    for state, kind in (
+        ("complete", r'<circle class="(?:dot|best)"[^>]*><title>'),
+        ("pruned", 'class="pruned"[^>]*><t'),
+    ):
+        count = sum(row["state"] == state for row in rows)
+        assert count > 0
+        assert len(re.findall(kind, page)) == count * charts
+    assert f"phasegrad train ppo --env CartPole-v1 --preset {tmp_path / 'best.json'}" in page
+    assert is_report(tmp_path / "report.html")
+    for outside in ("http://", "https://", "<script", "src=", "@import", "url("):
+        assert outside not in page.replace('http-equiv="', "")
+
+
+def test_text_on_the_page_is_text(tmp_path: Path) -> None:
+    settings = {"activation": "<b>x</b>", "gamma": 0.99}
+    rows = [
+        {"number": 1, "state": "complete", "return": 3.0, "settings": settings, "seconds": 1.0, "error": None,
+         "reached": 1.0, "training_return": None, "episodes": 10, "episodes_cut": 4},
+        {"number": 2, "state": "fail", "return": None, "settings": {}, "seconds": None, "error": "<i>bad</i>",
+         "reached": None, "training_return": None, "episodes": None, "episodes_cut": 0},
+    ]  # fmt: skip
+    spaces = {"gamma": SPACES["ppo"]["discount_left"], "activation": VECTORS["activation"]}
+    text = render(SearchData("<u>env</u>", "ppo", 10, 10, rows, {}, spaces, tmp_path / "<s>.json", "x <em>"))
+    for tag in ("<b>", "<i>", "<u>", "<s>", "<em>"):
+        assert tag not in text
+    assert "4 of 10 episodes cut" in text
+    assert "trial 2: failed: &lt;i&gt;bad" in text
+
+
+def test_a_search_that_is_stopped_leaves_its_page(
+    tmp_path: Path, pretended: type[Pretender], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = Pretender.learn
+
+    def killed(self: Pretender, steps: int, callback: Any) -> None:
+        if len(pretended.made) == 4:
+            raise KeyboardInterrupt
+        right(self, steps, callback)
+
+    monkeypatch.setattr(Pretender, "learn", killed)
+    with pytest.raises(KeyboardInterrupt):
+        tuning.tune("CartPole-v1", trials=5, steps=STEPS, folder=tmp_path)
+    assert "2 trials of 512 steps" in (tmp_path / "report.html").read_text()
+
+
+def test_a_page_of_somebody_else_is_kept(tmp_path: Path, pretended: type[Pretender]) -> None:
+    (tmp_path / "report.html").write_text("mine")
+    with pytest.raises(RunError, match=r"holds a report\.html that is no search's"):
+        tuning.tune("CartPole-v1", trials=1, steps=STEPS, folder=tmp_path)
+    assert (tmp_path / "report.html").read_text() == "mine"
+
+
+class Endless(gym.Env[np.ndarray, int]):
+    """Episodes that never end."""
+
+    observation_space = gym.spaces.Box(-1, 1, (3,))
+    action_space = gym.spaces.Discrete(2)
+
+    def reset(self, **_: Any) -> tuple[np.ndarray, dict[str, Any]]:
+        return np.zeros(3, np.float32), {}
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        return np.zeros(3, np.float32), 0.001, False, False, {}
+
+
+def test_episodes_that_never_end_are_cut_and_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("phasegrad.runs.evaluation.MOST_STEPS", 50)
+    monkeypatch.setitem(gym.registry, "Endless-v0", gym.spec("CartPole-v1").__class__("Endless-v0", Endless))
+    lines: list[str] = []
+    found = tuning.tune("Endless-v0", trials=3, steps=STEPS, folder=tmp_path, report=lines.append)
+    assert found.best_return == pytest.approx(0.05)
+    assert found.counts == {"complete": 3, "pruned": 0, "failed": 0}
+    assert "return 0.05 (10 of 10 episodes cut)" in lines[1]
+    assert "10 of 10 episodes cut" in (tmp_path / "report.html").read_text()
 
 
 def test_every_name_of_the_search_space_is_a_setting() -> None:

@@ -35,8 +35,9 @@ def run_report(options: argparse.Namespace) -> int:
 
 def run_watch(options: argparse.Namespace) -> int:
     from phasegrad.cli.watch import watch
+    from phasegrad.studies.watching import is_study, watch_study
 
-    watch(options.dir, once=options.once)
+    (watch_study if is_study(options.dir) else watch)(options.dir, once=options.once)
     return 0
 
 

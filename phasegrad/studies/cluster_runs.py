@@ -21,6 +21,7 @@ from phasegrad.studies.runner import (
     StudyStopped,
     execute,
     in_order,
+    noted,
     stoppable,
 )
 
@@ -65,7 +66,7 @@ def _outcome(cluster: Cluster, run: PlannedRun, reference: Any) -> Outcome:
     ended = cluster.result(reference)
     if ended.status == "done":
         return Outcome(run, *ended.value)
-    return Outcome(run, "stopped" if ended.status == "cancelled" else "failed", ended.message)
+    return noted(Outcome(run, "stopped" if ended.status == "cancelled" else "failed", ended.message))
 
 
 def _notice(

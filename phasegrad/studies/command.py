@@ -21,14 +21,15 @@ from phasegrad.studies.cluster import Cluster, connect
 from phasegrad.studies.cluster_place import Place, parse_place
 from phasegrad.studies.cluster_runs import run_on_cluster
 from phasegrad.studies.definition import Study, builtin_names, load_study
+from phasegrad.studies.forecast import forecast, grid_lines, sentences
 from phasegrad.studies.grid import PlannedRun, build_grid
+from phasegrad.studies.pages import PAGE, definition_data, page_data
 from phasegrad.studies.progress import make_study_display
-from phasegrad.studies.runner import Outcome, StudyStopped, exclusive, run_locally
+from phasegrad.studies.runner import Outcome, StudyStopped, exclusive, failure_of, run_locally
 from phasegrad.studies.scores import score_runs
 from phasegrad.studies.selection import parse_overrides, select
+from phasegrad.studies.standing import DEFINITION
 from phasegrad.studies.table import TABLES, build_table, print_table, write_table
-
-DEFINITION = "study.json"
 
 
 def run_study(options: argparse.Namespace) -> int:
@@ -50,14 +51,15 @@ def run_study(options: argparse.Namespace) -> int:
     root = as_path(options.dir or Path("studies", study.name)).absolute()
     runs = build_grid(study, root, parse_overrides(options.set))
     if options.dry_run:
-        return _list_runs(runs)
+        return _list_runs(runs, jobs or usable_processors(), options.quiet)
     _require_own(root, study)
     if options.table_only:
         if not root.is_dir():
             raise RunError(f"{root} does not exist: run the study first, or name its folder with --dir.")
         return _finish(study, runs, [], root, options.quiet)
     with exclusive(root) as held:
-        write_json(root / DEFINITION, study.to_json())
+        write_json(root / DEFINITION, definition_data(study, runs))
+        write_json(root / PAGE, page_data(study, runs, [], root))
         todo = [run for run in runs if run.state() != "finished"]
         try:
             with _cluster(place if todo else None, options.quiet) as cluster:
@@ -90,8 +92,11 @@ def _cluster(place: Place | None, quiet: bool) -> Iterator[Cluster | None]:
 def _finish(study: Study, runs: list[PlannedRun], outcomes: list[Outcome], root: Path, quiet: bool) -> int:
     """Write and print the table; name what failed."""
     failed = {outcome.run.folder: outcome.message for outcome in outcomes if outcome.status == "failed"}
-    table = build_table(study, score_runs(study, runs, failed, root))
+    told = {run.folder: message for run in runs if (message := failure_of(run)) is not None} | failed
+    scored = score_runs(study, runs, told, root)
+    table = build_table(study, scored)
     write_table(table, root)
+    write_json(root / PAGE, page_data(study, runs, scored, root))
     print_table(table)
     written = f"{root / 'table.md'}, table.json, table.csv"
     readable = [run.folder for run in runs if (run.folder / METRICS).exists()]
@@ -106,11 +111,16 @@ def _finish(study: Study, runs: list[PlannedRun], outcomes: list[Outcome], root:
     return 1 if failed else 0
 
 
-def _list_runs(runs: list[PlannedRun]) -> int:
+def _list_runs(runs: list[PlannedRun], jobs: int, quiet: bool) -> int:
+    """Every run with its command, then the grid and what it will take; nothing is written."""
     for run in runs:
         command = shlex.join(["phasegrad", *run.train_command()[4:]])
         _say(f"{run.state():10} {run.label}, {run.config.total_steps:,} steps: {command}")
     _say(f"{len(runs)} runs, {sum(run.config.total_steps for run in runs):,} steps")
+    if not quiet:
+        plan = forecast(runs, jobs)
+        for line in ("", *grid_lines(runs, plan), "", *sentences(runs, plan)):
+            _say(line)
     return 0
 
 
@@ -118,7 +128,7 @@ def _require_own(root: Path, study: Study) -> None:
     """A folder holds one study; its grid may grow and shrink, but another study needs another folder."""
     held = read_json_object(root / DEFINITION, MOST_JSON_BYTES).get("name")
     if held is None:
-        taken = [name for name in (DEFINITION, *TABLES) if (root / name).exists()]
+        taken = [name for name in (DEFINITION, PAGE, *TABLES) if (root / name).exists()]
         if (root / REPORT).exists() and not is_report(root / REPORT):
             taken.append(REPORT)
         if taken:

@@ -33,10 +33,15 @@ SCORES = {
     "eval": ("return",),  # deterministic evaluation after training
     "levels": ("train", "test"),  # Procgen: sampled actions on the training levels and on all levels
 }
+SCORE_NAMES = {
+    "last100": "mean of the last 100 training episodes",
+    "eval": "mean return of the evaluation after training, greedy actions, {episodes} episodes",
+    "levels": "mean return of {episodes} episodes after training, sampled actions, on training levels and on all levels",
+}
 NORMALISATIONS = ("constants", "random-best", "none")
 STUDY_KEYS = (
-    "title", "about", "algorithm", "steps", "seeds", "score", "eval_episodes", "normalise", "fields", "environments",
-    "variants", "published_from",
+    "title", "about", "algorithm", "steps", "seeds", "score", "score_note", "eval_episodes", "normalise", "fields",
+    "environments", "variants", "published_from",
 )  # fmt: skip
 ENVIRONMENT_KEYS = ("env", "name", "low", "high", "random", "aim", "steps")
 VARIANT_KEYS = ("algorithm", "published")
@@ -88,10 +93,17 @@ class Study:
     normalise: str
     fields: Mapping[str, Any]
     published_from: str = ""
+    score_note: str = ""  # why it is scored that way, such as "the paper's measure"
 
     @property
     def measures(self) -> tuple[str, ...]:
         return SCORES[self.score]
+
+    @property
+    def score_name(self) -> str:
+        """The measure in words, as every table and page of the study has it."""
+        name = SCORE_NAMES[self.score].format(episodes=self.eval_episodes)
+        return f"{name} ({self.score_note})" if self.score_note else name
 
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
@@ -137,7 +149,7 @@ def parse_study(text: str, name: str, *, allow_import: bool = False, where: str 
 
 def _study(data: Mapping[str, Any], name: str) -> Study:
     known_only(data, STUDY_KEYS, "the study")
-    score = typed(data, "score", str, "last100")
+    score = typed(data, "score", str, "eval")
     if score not in SCORES:
         raise ConfigError(f"score must be one of {', '.join(SCORES)}, not {score!r}.{nearest(score, SCORES)}")
     normalise = typed(data, "normalise", str, "constants")
@@ -171,6 +183,7 @@ def _study(data: Mapping[str, Any], name: str) -> Study:
         normalise=normalise,
         fields=common,
         published_from=one_line(typed(data, "published_from", str, "")),
+        score_note=one_line(typed(data, "score_note", str, "")),
     )
 
 

@@ -23,6 +23,9 @@ from phasegrad.runs.files import read_json_object
 from phasegrad.runs.reading import CONFIG, RESULT
 from phasegrad.studies.checking import folder_name
 from phasegrad.studies.definition import MOST_RUNS, SET_BY_THE_STUDY, Environment, Study, Variant
+from phasegrad.studies.standing import RunPlace, Standing, recorded_evaluations
+
+EVALUATION_FIELDS = ("eval_episodes", "eval_every", "eval_checkpoints")
 
 
 @dataclass(frozen=True)
@@ -37,10 +40,17 @@ class PlannedRun:
     folder: Path
     log: Path
     levels_episodes: int  # episodes on each kind of levels after training, 0 for none
+    eval_episodes: int = 0  # episodes of the greedy evaluation that is the score, 0 where another measure is
 
     @property
     def label(self) -> str:
         return f"{self.environment.name} {self.variant.name} seed {self.seed}"
+
+    def standing(self) -> Standing:
+        """The run as displays see it."""
+        measure = "levels" if self.levels_episodes else "eval" if self.eval_episodes else "last100"
+        names = self.environment.name, self.variant.name, self.seed
+        return Standing(RunPlace(*names, self.folder, self.log, self.config.total_steps), measure)
 
     def train_command(self) -> list[str]:
         command = [sys.executable, "-P", "-m", "phasegrad", "train", self.variant.algorithm, "--quiet"]
@@ -62,7 +72,7 @@ class PlannedRun:
             "phasegrad",
             "eval",
             str(self.folder),
-            f"--episodes={self.levels_episodes}",
+            f"--episodes={self.levels_episodes or self.eval_episodes}",
         ]
         return [*command, "--levels", levels, "--json", *self._imports()]
 
@@ -80,15 +90,23 @@ class PlannedRun:
                 raise RunError(f"{self.folder} is not a run directory (it has no {CONFIG}): move it away.")
             return "new"  # killed while it wrote its config
         self._require_same(directory.read_config())
-        result = read_json_object(self.folder / RESULT)
-        if result.get("status") != "finished" or result.get("step") != self.config.total_steps:
+        if not self.has_ended(self.result()):
             return "unfinished"
-        return "finished" if not self.levels_episodes or self.levels() else "unscored"
+        scored = (not self.levels_episodes or self.levels()) and (not self.eval_episodes or self.evaluation())
+        return "finished" if scored else "unscored"
+
+    def has_ended(self, result: Mapping[str, Any]) -> bool:
+        """Whether its training is over: at its last step, or where it reached the score it was to stop at."""
+        if result.get("status") == "stopped":
+            return result.get("reached") is not None and getattr(self.config, "stop_at", None) is not None
+        return result.get("status") == "finished" and result.get("step") == self.config.total_steps
 
     def _require_same(self, found: Mapping[str, Any]) -> None:
         """Runs of different settings must never be counted as one."""
         defaults = {field.name: field.default for field in dataclasses.fields(self.config)}
         wanted = {"algorithm": self.variant.algorithm, **self.config.to_json()}
+        # Evaluations leave no trace in the training, and `state` asks for the one that the score needs.
+        wanted = {name: value for name, value in wanted.items() if name not in EVALUATION_FIELDS}
         differs = first_difference(wanted, found, defaults)
         if differs:
             name, there, value = differs
@@ -99,6 +117,13 @@ class PlannedRun:
 
     def result(self) -> dict[str, Any]:
         return read_json_object(self.folder / RESULT)
+
+    def evaluation(self) -> dict[str, Any]:
+        """The evaluation that is the run's score, if it is of as many episodes as wanted."""
+        result = self.result()
+        found = [result.get("eval"), *reversed(recorded_evaluations(self.folder, result.get("step")))]
+        fitting = (entry for entry in found if isinstance(entry, dict) and entry.get("episodes") == self.eval_episodes)
+        return next(fitting, {})
 
     def levels(self) -> dict[str, Any]:
         """Scores on training and test levels, if they are of as many episodes as wanted."""
@@ -169,6 +194,7 @@ def _run(
         root / "runs" / below / f"s{seed}",
         root / "logs" / below / f"s{seed}.log",
         study.eval_episodes if study.score == "levels" else 0,
+        study.eval_episodes if study.score == "eval" else 0,
     )
 
 

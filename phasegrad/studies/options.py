@@ -32,7 +32,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     add_cluster_options(parser)
     parser.add_argument("--allow-import", action="store_true", help="let a file name module:Id-v0 environments")
-    parser.add_argument("--dry-run", action="store_true", help="list the runs and their state, and run nothing")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="list the runs, what is done, and the hours left; run nothing"
+    )
     parser.add_argument("--table-only", action="store_true", help="the table of what is done, and run nothing")
     parser.add_argument("--quiet", action="store_true", help="no progress display")
 

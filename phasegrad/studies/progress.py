@@ -5,16 +5,22 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from phasegrad.runs.console import duration, number
+from phasegrad.runs.console import duration
 from phasegrad.runs.reading import METRICS, last_row, number_or_none
+from phasegrad.studies.board import Board, scored, sources
+from phasegrad.studies.standing import Standing
 
 if TYPE_CHECKING:
     from phasegrad.studies.grid import PlannedRun
 
 SECONDS_BETWEEN_LINES = 30.0
+ENDED_SHOWN = 5  # of the runs that ended last
+LINES_AROUND = 4  # headline, header, what the sources mean, the cursor's
 
 
 class StudyDisplay:
@@ -24,6 +30,7 @@ class StudyDisplay:
         """`runs` are those still to do, `finished` counts those that were done before."""
         self.total, self.done, self.failed = len(runs) + finished, finished, 0
         self.running: list[PlannedRun] = []
+        self.standings: dict[Path, Standing] = {run.folder: run.standing() for run in runs}
         self.lock = threading.Lock()
         self.began = time.monotonic()
         self.steps_total = sum(run.config.total_steps for run in runs)
@@ -46,10 +53,14 @@ class StudyDisplay:
 
     def close(self) -> None: ...
 
-    def snapshot(self) -> list[tuple[PlannedRun, int, float | None]]:
-        """The runs under way with their step and return."""
+    def snapshot(self) -> list[Standing]:
+        """The runs under way, as they stand now."""
         with self.lock:
-            return [(run, *latest(run)) for run in self.running]
+            now = [self.standings[run.folder] for run in self.running]
+        for standing in now:
+            standing.look()
+            standing.state = "running" if standing.step else "starting"  # which this process knows before the files do
+        return now
 
     def eta(self, under_way: int) -> str:
         """Time left at the speed so far; `under_way` is the sum of the running ones' steps."""
@@ -77,7 +88,8 @@ class PlainStudyDisplay(StudyDisplay):
 
     def ended(self, run: PlannedRun, status: str, message: str) -> None:
         super().ended(run, status, message)
-        detail = f": {message}" if message else f", return {number(latest(run)[1])}" if status == "finished" else ""
+        standing = self.standings[run.folder].look()
+        detail = f": {message}" if message else f", {scored(standing)}" if status == "finished" else ""
         self._line(f"{status:8} {run.label}{detail}  ({self.done} of {self.total} done)")
 
     def refresh(self) -> None:
@@ -85,9 +97,10 @@ class PlainStudyDisplay(StudyDisplay):
             return
         self.last = time.monotonic()
         now = self.snapshot()
-        self._line(self.headline(sum(step for _, step, _ in now)))
-        for run, step, mean_return in now:
-            self._line(f"  {run.label}: {step:,} of {run.config.total_steps:,} steps, return {number(mean_return)}")
+        self._line(self.headline(sum(standing.step for standing in now)))
+        for standing in now:
+            progress = f"{standing.step:,} of {standing.total:,} steps"
+            self._line(f"  {standing.place.label}: {progress}, {scored(standing)}")
 
     def _line(self, text: str) -> None:
         sys.stdout.write(text + "\n")
@@ -95,17 +108,23 @@ class PlainStudyDisplay(StudyDisplay):
 
 
 class LiveStudyDisplay(StudyDisplay):
-    """A table of the runs under way that redraws in place."""
+    """A table of the runs under way, and of those that ended last, that redraws in place."""
 
     def __init__(self, runs: Sequence[PlannedRun], finished: int) -> None:
         super().__init__(runs, finished)
         from rich.live import Live
 
         self.live: Live = Live(auto_refresh=False, transient=True)
+        self.board = Board([standing.place for standing in self.standings.values()], self.live.console.width)
+        self.over: deque[Standing] = deque(maxlen=ENDED_SHOWN)
+        self.rows = 0  # as many as were ever needed: a run that ends does not pull up what is below it
         self.live.start()
 
     def ended(self, run: PlannedRun, status: str, message: str) -> None:
         super().ended(run, status, message)
+        standing = self.standings[run.folder].look()
+        standing.state = status
+        self.over.append(standing)
         if status == "failed":
             self.live.console.print(f"failed {run.label}: {message}", markup=False, highlight=False)
 
@@ -113,20 +132,20 @@ class LiveStudyDisplay(StudyDisplay):
         self.live.update(self._table(), refresh=True)
 
     def _table(self) -> Any:
-        from rich import box
-        from rich.markup import escape
-        from rich.table import Table
+        from rich.text import Text
 
         now = self.snapshot()
-        table = Table(title=self.headline(sum(step for _, step, _ in now)), title_justify="left", box=box.SIMPLE)
-        for name in ("environment", "variant"):
-            table.add_column(name)
-        for name in ("seed", "steps", "", "return"):
-            table.add_column(name, justify="right")
-        for run, step, mean_return in now:
-            share = f"{step / run.config.total_steps:.0%}"
-            names = escape(run.environment.name), escape(run.variant.name)
-            table.add_row(*names, str(run.seed), f"{step:,}", share, number(mean_return))
+        room = max(self.live.console.height - LINES_AROUND - len(self.over), 1)
+        shown = now[:room]
+        self.rows = max(self.rows, min(len(now), room))
+        lines = [Text(self.headline(sum(standing.step for standing in now)), "bold")]
+        lines.append(Text(self.board.header(), "dim"))
+        lines += [Text(self.board.line(standing)) for standing in shown]
+        lines += [Text("")] * (self.rows - len(shown))
+        lines += [Text(self.board.line(standing), "dim") for standing in reversed(self.over)]
+        lines.append(Text(sources([*now, *self.over]), "dim"))
+        table = Text("\n").join(lines)
+        table.no_wrap, table.overflow = True, "ellipsis"
         return table
 
     def close(self) -> None:

@@ -6,6 +6,7 @@ and a cluster's tasks can call it elsewhere.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -25,9 +26,10 @@ from typing import IO, Any
 from phasegrad.errors import PhasegradError, RunError
 from phasegrad.outside import told_to_children
 from phasegrad.runs.contents import LEVELS, is_stray
-from phasegrad.runs.files import write_json
+from phasegrad.runs.files import write_atomically, write_json
 from phasegrad.studies.grid import PlannedRun
 from phasegrad.studies.progress import StudyDisplay
+from phasegrad.studies.standing import FAILED
 
 POLL_SECONDS = 0.1
 SHOW_SECONDS = 1.0
@@ -75,10 +77,27 @@ def execute(run: PlannedRun, stop: Stop | None = None, keep_open: Sequence[int] 
     """
     try:
         run.log.parent.mkdir(parents=True, exist_ok=True)
+        run.log.with_suffix(FAILED).unlink(missing_ok=True)
         with open(run.log, "ab") as log:
-            return _execute(run, log, stop or Stop(), keep_open, bound)
+            return noted(_execute(run, log, stop or Stop(), keep_open, bound))
     except (PhasegradError, OSError) as error:
-        return Outcome(run, "failed", str(error))
+        return noted(Outcome(run, "failed", str(error)))
+
+
+def noted(outcome: Outcome) -> Outcome:
+    """A failure leaves its reason beside the run's log, for whoever looks at the study from outside or later."""
+    if outcome.status == "failed":
+        with contextlib.suppress(RunError):  # a full disk: the outcome itself tells of it
+            write_atomically(outcome.run.log.with_suffix(FAILED), f"{outcome.message}\n".encode())
+    return outcome
+
+
+def failure_of(run: PlannedRun) -> str | None:
+    """Why the run failed when it was last tried; None where it did not."""
+    try:
+        return run.log.with_suffix(FAILED).read_text(errors="replace").strip()
+    except OSError:
+        return None
 
 
 def _execute(run: PlannedRun, log: IO[bytes], stop: Stop, keep_open: Sequence[int], bound: bool) -> Outcome:
@@ -97,7 +116,15 @@ def _execute(run: PlannedRun, log: IO[bytes], stop: Stop, keep_open: Sequence[in
         state = run.state()
         if state == "unfinished":
             return Outcome(run, "failed", "it ended without a result")
-    if state == "unscored":
+    if state == "unscored" and run.eval_episodes:
+        code, _ = call(run.eval_command("train"), log, stop, keep_open, bound)  # which records what it finds
+        if stop.asked.is_set():
+            return Outcome(run, "stopped")
+        if code:
+            return Outcome(run, "failed", _reason(run.log, code))
+        if run.state() == "unscored":
+            return Outcome(run, "failed", f"its evaluation over {run.eval_episodes} episodes left no score")
+    elif state == "unscored":
         found: dict[str, Any] = {}
         for levels in ("train", "test"):
             code, output = call(run.eval_command(levels), log, stop, keep_open, bound)
@@ -176,7 +203,12 @@ def exclusive(root: Path) -> Iterator[int]:
                 f"{root} is in use by another study, or by runs that a killed one left behind: "
                 "wait for them, end them, or choose another --dir."
             ) from None
-        yield descriptor
+        os.ftruncate(descriptor, 0)
+        os.write(descriptor, str(os.getpid()).encode())  # for `phasegrad watch`, which takes no lock
+        try:
+            yield descriptor
+        finally:
+            os.ftruncate(descriptor, 0)
     finally:
         os.close(descriptor)
 

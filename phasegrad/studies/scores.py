@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,11 +9,13 @@ from typing import Any
 
 from phasegrad.config import Config
 from phasegrad.runs.files import read_json_object, write_json
+from phasegrad.runs.reading import number_or_none
 from phasegrad.studies.definition import Environment, Study
 from phasegrad.studies.grid import PlannedRun
 from phasegrad.studies.random_policy import random_return
 
 RANDOM = "random.json"
+WINDOW = 100  # training episodes that a run's return is the mean of
 
 # Scores that count as 0 and 1, from the Procgen authors' released code: (hard, easy).
 PROCGEN_SCALES = {
@@ -37,35 +38,47 @@ class Scored:
     score: float | None
     normalised: float | None
     seconds: float | None
+    episodes: int | None = None  # that the score is the mean of
+    episodes_cut: int = 0  # of them, so many were ended at the most steps allowed
+
+
+def measured(study: Study, run: PlannedRun, measure: str) -> dict[str, Any]:
+    """What a finished run came to by one measure: return_mean, episodes, episodes_cut."""
+    if study.score == "levels":
+        return dict(run.levels().get(measure, {}))
+    if study.score == "eval":
+        return run.evaluation()
+    result = run.result()
+    ended = number_or_none(result.get("episodes"))
+    return {"return_mean": result.get("return_mean"), "episodes": None if ended is None else min(ended, WINDOW)}
 
 
 def raw_score(study: Study, run: PlannedRun, measure: str) -> float | None:
     """The score of a finished run by one measure."""
-    if study.score == "levels":
-        value = run.levels().get(measure, {}).get("return_mean")
-    elif study.score == "eval":
-        value = (run.result().get("eval") or {}).get("return_mean")
-    else:
-        value = run.result().get("return_mean")
-    return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else None
+    return number_or_none(measured(study, run, measure).get("return_mean"))
 
 
 def score_runs(study: Study, runs: Sequence[PlannedRun], failed: Mapping[Path, str], root: Path) -> list[Scored]:
     """Every run by every measure; those that are not done have no score."""
     states = {run.folder: "failed" if run.folder in failed else run.state() for run in runs}
-    found: dict[tuple[Path, str], float | None] = {
-        (run.folder, measure): raw_score(study, run, measure) if states[run.folder] == "finished" else None
+    results = {
+        (run.folder, measure): measured(study, run, measure) if states[run.folder] == "finished" else {}
         for run in runs
         for measure in study.measures
     }
-    scales = _scales(study, runs, found, root)
+    found = {key: number_or_none(result.get("return_mean")) for key, result in results.items()}
+    scales = scales_of(study, runs, found, root)
     scored = []
     for run in runs:
         seconds = run.result().get("seconds") if states[run.folder] == "finished" else None
         for measure in study.measures:
             score, scale = found[run.folder, measure], scales.get(_scale_key(run))
             normalised = None if score is None or scale is None else (score - scale[0]) / (scale[1] - scale[0])
-            scored.append(Scored(run, states[run.folder], measure, score, normalised, seconds))
+            episodes, cut = (
+                number_or_none(results[run.folder, measure].get(name)) for name in ("episodes", "episodes_cut")
+            )
+            counted = None if score is None or episodes is None else int(episodes)
+            scored.append(Scored(run, states[run.folder], measure, score, normalised, seconds, counted, int(cut or 0)))
     return scored
 
 
@@ -74,8 +87,8 @@ def _scale_key(run: PlannedRun) -> tuple[str, str]:
     return run.environment.name, str(run.config.env_options.get("distribution", "easy"))
 
 
-def _scales(
-    study: Study, runs: Sequence[PlannedRun], found: Mapping[tuple[Path, str], float | None], root: Path
+def scales_of(
+    study: Study, runs: Sequence[PlannedRun], found: Mapping[tuple[Path, str], float | None], root: Path | None
 ) -> dict[tuple[str, str], tuple[float, float]]:
     """The scores that count as 0 and 1, where they are known."""
     scales: dict[tuple[str, str], tuple[float, float]] = {}
@@ -90,9 +103,9 @@ def _scales(
             if constants is not None:
                 scales[key] = constants
             continue
-        same = [found[other.folder, m] for other in runs if _scale_key(other) == key for m in study.measures]
+        same = [found.get((other.folder, m)) for other in runs if _scale_key(other) == key for m in study.measures]
         reached = [score for score in same if score is not None]
-        if reached:
+        if reached and root is not None:
             low, high = random_score(run, root), max(reached)
             if high > low:  # otherwise nothing beat random actions, and there is no scale
                 scales[key] = (low, high)

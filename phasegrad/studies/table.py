@@ -1,5 +1,5 @@
 """The table of a study: every cell and variant with mean, interquartile mean and intervals; on screen, as Markdown,
-JSON and CSV. The same finished runs give the same bytes.
+JSON and CSV. The same finished runs give the same bytes. What few seeds cannot say is left out.
 """
 
 from __future__ import annotations
@@ -13,19 +13,18 @@ from typing import Any
 
 from phasegrad.report.statistics import RESAMPLES, summarise
 from phasegrad.runs.files import write_atomically
+from phasegrad.studies.board import elided
 from phasegrad.studies.definition import Study
 from phasegrad.studies.scores import Scored
 
+NAMES = ("environment", "variant", "measure")  # columns of words; the others hold numbers
+LEAST_FOR_INTERVAL = 3  # seeds
+LEAST_FOR_WINNER = 5
 STATISTICS = ("mean", "mean_low", "mean_high", "iqm", "iqm_low", "iqm_high")
 CSV_COLUMNS = (
     "kind", "environment", "variant", "measure", "seed", "status", "score", "normalised", "seconds", "environments",
-    "runs", *STATISTICS, "aim", "met", "published",
+    "runs", *STATISTICS, "aim", "met", "published", "episodes", "episodes_cut",
 )  # fmt: skip
-SCORE_NAMES = {
-    "last100": "mean return of the last 100 training episodes",
-    "eval": "mean return of {episodes} episodes after training, deterministic actions",
-    "levels": "mean return of {episodes} episodes after training, sampled actions, on training levels and on all levels",
-}
 SCALE_NAMES = {
     "constants": "normalised with the constants of each environment (0 and 1 are its low and high)",
     "random-best": "normalised so that in each environment random actions are 0 and the best run of this study is 1",
@@ -38,7 +37,7 @@ def build_table(study: Study, scored: Sequence[Scored]) -> dict[str, Any]:
     return {
         "study": study.name,
         "title": study.title,
-        "score": SCORE_NAMES[study.score].format(episodes=study.eval_episodes),
+        "score": study.score_name,
         "scale": SCALE_NAMES[study.normalise],
         "steps": study.steps,
         "seeds": list(study.seeds),
@@ -61,26 +60,37 @@ def _run_row(entry: Scored) -> dict[str, Any]:
         "score": entry.score,
         "normalised": entry.normalised,
         "seconds": entry.seconds,
+        "episodes": entry.episodes,
+        "episodes_cut": entry.episodes_cut,
     }
 
 
 def _cells(study: Study, scored: Sequence[Scored]) -> list[dict[str, Any]]:
     """One row for each environment, variant and measure."""
-    by_cell: dict[tuple[str, str, str], list[float]] = {}
+    by_cell: dict[tuple[str, str, str], list[Scored]] = {}
     for entry in scored:
         if entry.score is not None:
             key = (entry.run.environment.name, entry.run.variant.name, entry.measure)
-            by_cell.setdefault(key, []).append(entry.score)
+            by_cell.setdefault(key, []).append(entry)
     rows = []
     for environment in study.environments:
         for variant in study.variants:
             for measure in study.measures:
-                scores = by_cell.get((environment.name, variant.name, measure), [])
+                entries = by_cell.get((environment.name, variant.name, measure), [])
+                scores = [entry.score for entry in entries if entry.score is not None]
                 row: dict[str, Any] = {"environment": environment.name, "variant": variant.name, "measure": measure}
                 row |= {"runs": len(scores), **_statistics([scores])}
                 met = None if environment.aim is None else sum(score >= environment.aim for score in scores)
-                rows.append(row | {"aim": environment.aim, "met": met})
+                rows.append(row | {"aim": environment.aim, "met": met, **_episodes(entries)})
     return rows
+
+
+def _episodes(entries: Sequence[Scored]) -> dict[str, Any]:
+    """Episodes that each seed's score is the mean of, as text: one number where all agree."""
+    counts = [entry.episodes for entry in entries if entry.episodes is not None]
+    low, high = (min(counts), max(counts)) if counts else (0, 0)
+    shown = "" if not counts else str(low) if low == high else f"{low} to {high}"
+    return {"episodes": shown, "episodes_cut": sum(entry.episodes_cut for entry in entries)}
 
 
 def _aggregates(study: Study, scored: Sequence[Scored]) -> list[dict[str, Any]]:
@@ -93,7 +103,8 @@ def _aggregates(study: Study, scored: Sequence[Scored]) -> list[dict[str, Any]]:
                 if entry.run.variant == variant and entry.measure == measure and entry.normalised is not None:
                     strata.setdefault(entry.run.environment.name, []).append(entry.normalised)
             row = {"variant": variant.name, "measure": measure, "environments": len(strata)}
-            row |= {"runs": sum(map(len, strata.values())), **_statistics(list(strata.values()))}
+            counts = [len(stratum) for stratum in strata.values()]
+            row |= {"runs": sum(counts), "seeds": min(counts, default=0), **_statistics(list(strata.values()))}
             rows.append(row | {"published": variant.published.get(measure)})
     return rows if any(row["runs"] for row in rows) else []
 
@@ -102,10 +113,27 @@ def _statistics(strata: Sequence[Sequence[float]]) -> dict[str, float | None]:
     if not any(len(stratum) for stratum in strata):
         return dict.fromkeys(STATISTICS)
     found = summarise(strata)
+    enough = all(len(stratum) >= LEAST_FOR_INTERVAL for stratum in strata)
     values: dict[str, float | None] = {}
     for name, part in (("mean", found.mean), ("iqm", found.iqm)):
-        values |= {name: part.value, f"{name}_low": part.low, f"{name}_high": part.high}
+        low, high = (part.low, part.high) if enough else (None, None)
+        values |= {name: part.value, f"{name}_low": low, f"{name}_high": high}
     return values
+
+
+def winners(rows: Sequence[Mapping[str, Any]]) -> set[int]:
+    """Which rows of one comparison to set in bold: the best, where every row has the seeds to say so and its interval
+    lies above all others."""
+    if len(rows) < 2 or any(row["iqm"] is None or _seeds(row) < LEAST_FOR_WINNER for row in rows):
+        return set()
+    best = max(range(len(rows)), key=lambda index: rows[index]["iqm"])
+    others = [row["iqm_high"] for index, row in enumerate(rows) if index != best]
+    return {best} if rows[best]["iqm_low"] > max(others) else set()
+
+
+def _seeds(row: Mapping[str, Any]) -> int:
+    """Seeds behind a row: of all its environments the least."""
+    return int(row.get("seeds", row["runs"]))
 
 
 def missing(table: Mapping[str, Any]) -> int:
@@ -113,8 +141,8 @@ def missing(table: Mapping[str, Any]) -> int:
     return len({(r["environment"], r["variant"], r["seed"]) for r in table["runs"] if r["score"] is None})
 
 
-def shown_tables(table: Mapping[str, Any]) -> list[tuple[str, list[str], list[list[str]]]]:
-    """Title, header and rows of the tables that are shown: the aggregate first, then the environments."""
+def shown_tables(table: Mapping[str, Any]) -> list[tuple[str, list[str], list[list[str]], set[int]]]:
+    """Title, header, rows and winning rows of the tables that are shown: the aggregate first, then the environments."""
     several = len({row["measure"] for row in table["cells"]}) > 1
     tables = []
     if table["aggregates"]:
@@ -126,18 +154,29 @@ def shown_tables(table: Mapping[str, Any]) -> list[tuple[str, list[str], list[li
             + ([_number(row["published"], "{:.2f}")] if published else [])
             for row in table["aggregates"]
         ]
-        tables.append((f"All environments, {table['scale']}", header + (["published"] if published else []), rows))
+        title = f"All environments, {table['scale']}; score: {table['score']}"
+        header += ["published"] if published else []
+        tables.append((title, header, rows, _winners(table["aggregates"], ("measure",))))
     aims = any(row["aim"] is not None for row in table["cells"])
-    header = ["environment", "variant", *(["measure"] if several else []), "mean", "95 %", "IQM", "95 %", "seeds"]
+    header = ["environment", "variant", *(["measure"] if several else []), "mean", "95 %", "IQM", "95 %"]
+    header += ["seeds", "episodes", *(["aim", "met"] if aims else [])]
     rows = []
     for row in table["cells"]:
         line = [row["environment"], row["variant"], *([row["measure"]] if several else [])]
-        line += [*_estimates(row, "{:,.4g}"), str(row["runs"])]
+        line += [*_estimates(row, "{:,.4g}"), str(row["runs"]), row["episodes"] or "-"]
         if aims:
             line += ["-", "-"] if row["aim"] is None else [f"{row['aim']:g}", f"{row['met']}/{row['runs']}"]
         rows.append(line)
-    tables.append((f"Scores: {table['score']}", header + (["aim", "met"] if aims else []), rows))
+    tables.append((f"Score: {table['score']}", header, rows, _winners(table["cells"], ("environment", "measure"))))
     return tables
+
+
+def _winners(rows: Sequence[Mapping[str, Any]], kinds: Sequence[str]) -> set[int]:
+    """The rows in bold, where rows that agree in `kinds` are compared."""
+    groups: dict[tuple[str, ...], list[int]] = {}
+    for index, row in enumerate(rows):
+        groups.setdefault(tuple(row[kind] for kind in kinds), []).append(index)
+    return {group[best] for group in groups.values() for best in winners([rows[index] for index in group])}
 
 
 def _estimates(row: Mapping[str, Any], form: str) -> list[str]:
@@ -154,24 +193,41 @@ def _number(value: float | None, form: str) -> str:
 
 def footnotes(table: Mapping[str, Any]) -> list[str]:
     lines = [
-        f"Intervals: percentile bootstrap, {RESAMPLES:,} resamples of the seeds within each environment; "
-        "IQM is the mean of the middle half of the runs.",
+        f"Intervals: percentile bootstrap, {RESAMPLES:,} resamples of the seeds within each environment, from "
+        f"{LEAST_FOR_INTERVAL} seeds on; IQM is the mean of the middle half of the runs. Episodes: of each seed.",
     ]
+    if any(bold for _, _, _, bold in shown_tables(table)):
+        lines.append(
+            f"Bold: the highest IQM, where every variant has {LEAST_FOR_WINNER} seeds and its interval is above all others."
+        )
+    cut = sum(row["episodes_cut"] for row in table["cells"])
+    if cut:
+        lines.append(f"{cut:,} of the episodes were cut at the most steps allowed and count with the return they had.")
     if table["aggregates"] and any(row["published"] is not None for row in table["aggregates"]):
         lines.append(f"Published: {table['published_from'] or 'as given in the study'}.")
     absent = missing(table)
     if absent:
         lines.append(f"{absent} of the study's runs have no score yet and are not in the table.")
+        failed = len({(r["environment"], r["variant"], r["seed"]) for r in table["runs"] if r["status"] == "failed"})
+        if failed:
+            lines[-1] = lines[-1].rstrip(".") + f"; {failed} of them failed."
     return lines
 
 
 def as_markdown(table: Mapping[str, Any]) -> str:
-    lines = [f"# {table['title']}", "", f"{table['steps']:,} steps, seeds {', '.join(map(str, table['seeds']))}.", ""]
-    for title, header, rows in shown_tables(table):
-        left = sum(name in ("environment", "variant", "measure") for name in header)
+    steps = sorted({row["steps"] for row in table["runs"]}) or [table["steps"]]
+    length = " to ".join(f"{count:,}" for count in dict.fromkeys((steps[0], steps[-1])))
+    lines = [f"# {table['title']}", "", f"{length} steps, seeds {', '.join(map(str, table['seeds']))}.", ""]
+    for title, header, rows, bold in shown_tables(table):
+        left = sum(name in NAMES for name in header)
         lines += [f"**{title}**", "", _markdown_row(header)]
         lines.append("|" + "---|" * left + "---:|" * (len(header) - left))
-        lines += [*map(_markdown_row, rows), ""]
+        for index, row in enumerate(rows):
+            place = header.index("IQM")
+            lines.append(
+                _markdown_row([*row[:place], f"**{row[place]}**", *row[place + 1 :]] if index in bold else row)
+            )
+        lines.append("")
     return "\n".join([*lines, *footnotes(table), ""])
 
 
@@ -208,12 +264,32 @@ def print_table(table: Mapping[str, Any]) -> None:
     console = Console()
     if not console.is_terminal:
         console = Console(width=200)
-    for title, header, rows in shown_tables(table):
-        shown = Table(title=escape(title), title_justify="left", box=box.SIMPLE)
+    for title, header, rows, bold in shown_tables(table):
+        header, rows = fitted(header, rows, console.width)
+        shown = Table(title=escape(title), title_justify="left", box=box.SIMPLE, padding=(0, 0, 0, 1), pad_edge=False)
         for name in header:
-            shown.add_column(name, justify="left" if name in ("environment", "variant", "measure") else "right")
-        for row in rows:
-            shown.add_row(*map(escape, row))
+            shown.add_column(name, justify="left" if name in NAMES else "right", no_wrap=True)
+        for index, row in enumerate(rows):
+            shown.add_row(*map(escape, row), style="bold" if index in bold else None)
         console.print(shown)
     for line in footnotes(table):
         console.print(line, markup=False, highlight=False, style="dim")
+
+
+def fitted(header: list[str], rows: list[list[str]], width: int) -> tuple[list[str], list[list[str]]]:
+    """Made to fit the screen: without the mean and its interval, which the files have, then with names cut short."""
+
+    def widths() -> list[int]:
+        return [max(map(len, column)) + 2 for column in zip(header, *rows, strict=True)]
+
+    if sum(widths()) > width:
+        place = header.index("mean")
+        header, rows = header[:place] + header[place + 2 :], [row[:place] + row[place + 2 :] for row in rows]
+    names = [index for index, name in enumerate(header) if name in NAMES]
+    while (over := sum(widths()) - width) > 0:
+        longest = max(names, key=lambda index: widths()[index])
+        room = widths()[longest] - 2 - max(1, over // len(names))
+        if room < len(header[longest]):
+            break
+        rows = [[elided(cell, room) if at == longest else cell for at, cell in enumerate(row)] for row in rows]
+    return header, rows

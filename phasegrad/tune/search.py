@@ -1,7 +1,7 @@
 """What a search for settings is made of: Optuna's record of the trials, what a trial draws, trains and scores.
 
-tuning.py runs the trials in this process, cluster_trials.py as tasks of a cluster. Nothing but these three modules knows
-about Optuna.
+tuning.py runs the trials in this process, cluster_trials.py as tasks of a cluster, trials.py tells of them. Nothing but
+these modules knows about Optuna; page.py and charts.py draw what they are given.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import math
 import os
 import socket
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,18 +22,19 @@ import numpy as np
 from phasegrad.algorithms import ALGORITHMS
 from phasegrad.algorithms.base import Algorithm
 from phasegrad.config import Config
-from phasegrad.errors import ConfigError, PhasegradError, RunError
+from phasegrad.errors import ConfigError, PhasegradError, PhasegradWarning, RunError
 from phasegrad.machine.orphans import is_running
 from phasegrad.machine.paths import as_path
 from phasegrad.models.encoders import is_image
 from phasegrad.presets import resolve_config
 from phasegrad.runs.files import write_json
+from phasegrad.runs.reading import REPORT, is_report
 from phasegrad.tune.search_spaces import COMMON, VECTORS, search_space
+from phasegrad.tune.trials import STAGES, best_row, seconds_for, trial_line, trial_row
 
 JOURNAL, PRESET, TRIALS = "trials.log", "best.json", "trials.json"
 STUDY = "phasegrad"  # the name in the journal
 INTERRUPTED = "interrupted"  # the mark of a trial that was stopped from outside
-STAGES = 10  # a trial reports its return after each tenth, where it may be pruned
 EVALUATION_EPISODES = 10
 # Settings of a run, not of what is learned: no part of a preset.
 NOT_IN_PRESET = (
@@ -58,7 +60,9 @@ class Search:
         self.interrupted: Callable[[], bool] = lambda: False  # asked after each iteration of a trial
         most = max(COMMON["num_envs"].choices)
         self.steps = max(most, steps - steps % most)  # reachable with any number of environments
-        self.fixed: dict[str, Any] = {"env": env, "env_options": env_options, "torch_threads": 1}
+        # A trial is evaluated once, at its end, by the search: no evaluations of the run's own.
+        self.fixed: dict[str, Any] = {"env": env, "env_options": env_options, "torch_threads": 1, "eval_episodes": 0}
+        self.trials = 0  # to be tried in all
         self.algorithm_class = ALGORITHMS[algorithm]
         self.folder = as_path(folder or f"tuning/{env.replace('/', '-').replace(':', '-')}-{algorithm}")
         self.require_own()
@@ -74,10 +78,12 @@ class Search:
         taken = [name for name in (JOURNAL, PRESET, TRIALS) if (self.folder / name).exists()]
         if taken and not is_journal(self.folder / JOURNAL):
             raise RunError(f"{self.folder} holds a {taken[0]} that is no search's: choose another --dir.")
+        if (self.folder / REPORT).exists() and not is_report(self.folder / REPORT):
+            raise RunError(f"{self.folder} holds a {REPORT} that is no search's: choose another --dir.")
 
     def open_study(self, trials: int) -> Any:
         """The study of the folder, new or as it was left."""
-        optuna = self.optuna
+        optuna, self.trials = self.optuna, trials
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -198,7 +204,14 @@ class Search:
             agent.learn(self.steps, callback=watch)
             if pruned:
                 raise self.optuna.TrialPruned
-            return agent.evaluate(EVALUATION_EPISODES, seed=self.seed).return_mean
+            with warnings.catch_warnings():
+                warnings.simplefilter(
+                    "ignore", PhasegradWarning
+                )  # of episodes that were cut, which the trial's line says
+                found = agent.evaluate(EVALUATION_EPISODES, seed=self.seed)
+            trial.set_user_attr("episodes", EVALUATION_EPISODES)
+            trial.set_user_attr("episodes_cut", int(getattr(found, "cut", 0)))
+            return found.return_mean
         finally:
             agent.close()
 
@@ -213,35 +226,25 @@ class Search:
         return {"algorithm": self.algorithm, **fields}
 
     def after_trial(self, study: Any, trial: Any) -> None:
-        state = trial.state.name
-        if state == "COMPLETE":
+        """Tell of a trial that has ended, and keep what is known by now."""
+        if trial.state.name == "COMPLETE":
             self.write(study)
-            text = f"return {trial.value:,.2f}, best {study.best_value:,.2f}"
-        elif state == "PRUNED":
-            last = max(trial.intermediate_values, default=0)
-            text = (
-                f"stopped at {100 * last // STAGES}%, return {trial.intermediate_values.get(last, float('nan')):,.2f}"
-            )
-        else:
-            text = f"failed: {trial.user_attrs.get('error', 'unknown error')}"
-        seconds = trial.user_attrs.get("seconds", 0.0)
-        self.report(f"trial {trial.number + 1}: {text} ({seconds:.0f} s)")
+        rows = self.rows(study)
+        left = self.trials - len(rows)
+        row = trial_row(trial, self.settings_of(trial))
+        self.report(trial_line(row, best_row(rows), left, seconds_for(rows, left)))
+
+    def settings_of(self, trial: Any) -> dict[str, Any]:
+        return self.as_fields(trial.params) if "discount_left" in trial.params else {}
+
+    def rows(self, study: Any) -> list[dict[str, Any]]:
+        """Every trial that counts, as plain data."""
+        return [trial_row(trial, self.settings_of(trial)) for trial in ended_trials(study)]
 
     def write(self, study: Any) -> None:
         """The best trial as a preset file, and all trials as a table for other programs."""
         write_json(self.folder / PRESET, study.best_trial.user_attrs["preset"])
-        rows = [
-            {
-                "number": trial.number + 1,
-                "state": trial.state.name.lower(),
-                "return": trial.value,
-                "settings": self.as_fields(trial.params) if "discount_left" in trial.params else {},
-                "seconds": trial.user_attrs.get("seconds"),
-                "error": trial.user_attrs.get("error"),
-            }
-            for trial in ended_trials(study)
-        ]
-        write_json(self.folder / TRIALS, rows)
+        write_json(self.folder / TRIALS, self.rows(study))
 
 
 def is_journal(path: Path) -> bool:

@@ -5,19 +5,24 @@ Each trial is a short run in this process on one thread of torch, or in a task o
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from phasegrad.algorithms import ALGORITHMS
 from phasegrad.errors import ConfigError, RunError, nearest
 from phasegrad.outside import is_outside
+from phasegrad.runs.files import write_atomically
+from phasegrad.runs.reading import REPORT
 from phasegrad.studies.cluster import connect
 from phasegrad.studies.cluster_place import Place, parse_place
 from phasegrad.tune.cluster_trials import run_trials
-from phasegrad.tune.search import PRESET, Search, ended_trials, require_optuna
+from phasegrad.tune.page import SearchData, render
+from phasegrad.tune.search import EVALUATION_EPISODES, PRESET, Search, ended_trials, require_optuna
 from phasegrad.tune.search_spaces import SPACES
+from phasegrad.tune.trials import importances_of, importances_text
 
 
 @dataclass(frozen=True)
@@ -29,14 +34,25 @@ class Tuning:
     env: str
     best_return: float
     counts: dict[str, int]  # trials by how they ended: complete, pruned, failed
+    importances: dict[str, float] = field(
+        default_factory=dict
+    )  # share of each setting, largest first; {} for few trials
+    page: Path | None = None  # the trials in pictures
 
     def describe(self) -> str:
         """For the console: the result and what to do with it."""
         counted = ", ".join(f"{count} {state}" for state, count in self.counts.items() if count)
-        return (
-            f"best return {self.best_return:,.2f} of {sum(self.counts.values())} trials ({counted})\n"
-            f"next: phasegrad train {self.algorithm} --env {self.env} --preset {self.preset}"
-        )
+        lines = [f"best return {self.best_return:,.2f} of {sum(self.counts.values())} trials ({counted})"]
+        if self.importances:
+            lines.append(importances_text(self.importances))
+        if self.page is not None:
+            lines.append(f"page: {self.page}")
+        return "\n".join([*lines, f"next: {train_command(self.algorithm, self.env, self.preset)}"])
+
+
+def train_command(algorithm: str, env: str, preset: Path) -> str:
+    """The command that uses what was found."""
+    return shlex.join(["phasegrad", "train", algorithm, "--env", env, "--preset", str(preset)])
 
 
 def tune(
@@ -76,28 +92,74 @@ def tune(
 
 
 def run_search(search: Search, trials: int, place: Place | None, jobs: int | None) -> Tuning:
-    """Try what is missing, here or on a cluster, and write what was found."""
+    """Try what is missing, here or on a cluster, and write what was found; also where it is stopped before its end."""
     study = search.open_study(trials)
-    missing = trials - len(ended_trials(study))
-    cluster = connect(place) if place is not None and missing > 0 else None
-    if cluster is not None:
-        with cluster:
-            search.report(cluster.describe())
-            run_trials(search, study, trials, cluster, jobs)
-    elif missing > 0:
-        study.optimize(search.objective, n_trials=missing, catch=(Exception,), callbacks=[search.after_trial])
-    complete = [trial for trial in study.trials if trial.state.name == "COMPLETE"]
-    if not complete:
+    try:
+        _try_missing(search, study, trials, place, jobs)
+    except BaseException:
+        if _complete(study):
+            write_page(search, study)
+        raise
+    if not _complete(study):
         errors = [trial.user_attrs["error"] for trial in study.trials if "error" in trial.user_attrs]
         raise RunError(f"No trial was completed in {search.folder}: {errors[-1] if errors else 'all were pruned.'}")
     search.write(study)
+    page, importances = write_page(search, study)
     states = [trial.state.name for trial in ended_trials(study)]
     counts = {
         "complete": states.count("COMPLETE"),
         "pruned": states.count("PRUNED"),
         "failed": states.count("FAIL"),
     }
-    return Tuning(search.folder / PRESET, search.algorithm, search.env, float(study.best_value), counts)
+    best = float(study.best_value)
+    return Tuning(search.folder / PRESET, search.algorithm, search.env, best, counts, importances, page)
+
+
+def _try_missing(search: Search, study: Any, trials: int, place: Place | None, jobs: int | None) -> None:
+    missing = trials - len(ended_trials(study))
+    if missing <= 0:
+        return
+    head = f"{missing} of {trials} trials of {search.steps:,} steps to go" if missing < trials else f"{trials} trials"
+    head += "" if missing < trials else f" of {search.steps:,} steps"
+    head += f"; return: mean of {EVALUATION_EPISODES} evaluation episodes at a trial's end"
+    cluster = connect(place) if place is not None else None
+    if cluster is not None:
+        with cluster:
+            search.report(cluster.describe())
+            search.report(head)
+            run_trials(search, study, trials, cluster, jobs)
+        return
+    search.report(head)
+    study.optimize(search.objective, n_trials=missing, catch=(Exception,), callbacks=[search.after_trial])
+
+
+def _complete(study: Any) -> bool:
+    return any(trial.state.name == "COMPLETE" for trial in study.trials)
+
+
+def write_page(search: Search, study: Any) -> tuple[Path, dict[str, float]]:
+    """report.html in the search's folder, and the importances that it shows."""
+    importances = importances_of(search.optuna, study, _shown_name)
+    spaces = {_shown_name(name): values for name, values in search.space.items()}
+    data = SearchData(
+        env=search.env,
+        algorithm=search.algorithm,
+        steps=search.steps,
+        episodes=EVALUATION_EPISODES,
+        rows=search.rows(study),
+        importances=importances,
+        spaces=spaces,
+        preset=search.folder / PRESET,
+        command=train_command(search.algorithm, search.env, search.folder / PRESET),
+    )
+    path = search.folder / REPORT
+    write_atomically(path, render(data).encode(errors="replace"))
+    return path, importances
+
+
+def _shown_name(name: str) -> str:
+    """A setting by the name that `train` has for it: the search draws 1 - gamma."""
+    return "gamma" if name == "discount_left" else name
 
 
 def is_searchable(algorithm: str) -> bool:
