@@ -9,6 +9,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 AXES = ("step", "iteration", "seconds")  # not curves of their own
+NOT_DRAWN = (
+    "return_mean",
+    "eval_episodes",
+    "eval_test_episodes",
+)  # drawn under "Learning", or of no interest as a curve
 
 
 @dataclass(frozen=True)
@@ -28,13 +33,31 @@ SECTIONS: dict[str, tuple[Chart, ...]] = {
     "Evaluation": (
         chart(
             "Return in evaluation",
-            "Episodes in environments of their own at each checkpoint. Healthy: follows the training return.",
+            "Greedy actions, environments of their own. Healthy: the lowest rises with the mean; a low one beside a good mean is a rare failure.",
             eval_return_mean="mean",
             eval_return_min="lowest",
             eval_return_max="highest",
         ),
-        chart("Spread of the evaluation", "Standard deviation over its episodes.", eval_return_std="deviation"),
-        chart("Episode length in evaluation", "", eval_length_mean="steps"),
+        chart(
+            "Return on test levels",
+            "Episodes on levels that were not trained on. Healthy: close to the training levels; the distance is what was learnt by heart.",
+            eval_test_return_mean="mean",
+            eval_test_return_min="lowest",
+            eval_test_return_max="highest",
+        ),
+        chart(
+            "Spread of the evaluation",
+            "Standard deviation over its episodes.",
+            eval_return_std="deviation",
+            eval_test_return_std="test levels",
+        ),
+        chart("Episode length in evaluation", "", eval_length_mean="steps", eval_test_length_mean="test levels"),
+        chart(
+            "Episodes cut in evaluation",
+            "Ended after the most steps allowed. Healthy: 0. More: the greedy policy may go round in circles.",
+            eval_episodes_cut="episodes",
+            eval_test_episodes_cut="test levels",
+        ),
     ),
     "Policy update": (
         chart(
@@ -172,6 +195,12 @@ SECTIONS: dict[str, tuple[Chart, ...]] = {
             sps="steps/s",
             sps_policy_phase="policy phase",
         ),
+        chart(
+            "Seconds of evaluations and checkpoints",
+            "What each of them took.",
+            eval_seconds="evaluation",
+            checkpoint_seconds="checkpoints",
+        ),
     ),
     "Updates and replay": (
         chart("Gradient steps", "In an iteration; dashed those from replay.", updates="all", replay_updates="replayed"),
@@ -192,7 +221,7 @@ SECTIONS: dict[str, tuple[Chart, ...]] = {
 
 def charts_of(names: Iterable[str]) -> dict[str, list[Chart]]:
     """The sections whose metrics occur among `names`, and the rest under "More metrics"."""
-    present = {name for name in names if name not in (*AXES, "return_mean", "eval_episodes")}
+    present = {name for name in names if name not in (*AXES, *NOT_DRAWN)}
     present = {name for name in present if not name.startswith("time_")}
     found: dict[str, list[Chart]] = {}
     for section, charts in SECTIONS.items():

@@ -14,21 +14,23 @@ from html import escape
 from importlib import resources
 from typing import Any
 
-from phasegrad.report import tables
+from phasegrad.report import score_tables, tables
 from phasegrad.report.catalogue import Chart, charts_of
-from phasegrad.report.collect import RecordedRun, RunGroup, group_runs, text
+from phasegrad.report.collect import RecordedRun, text
 from phasegrad.report.curves import (
     GRID_POINTS,
     add_epoch_ends,
-    band,
+    bands,
     constant_value,
     epoch_profiles,
-    final_scores,
-    performance_profile,
     points_a_curve,
     run_curves,
 )
+from phasegrad.report.grouping import RunGroup, group_runs
+from phasegrad.report.profile import performance_profile
+from phasegrad.report.scoring import FEWEST_FOR_INTERVAL, group_score, is_evaluated
 from phasegrad.report.statistics import summarise
+from phasegrad.report.videos import video_figures
 from phasegrad.versions import __version__
 
 MOST_BYTES = 10_000_000  # of a page
@@ -74,7 +76,8 @@ def payload(groups: Sequence[RunGroup], runs: Sequence[RecordedRun]) -> dict[str
                 "label": group.label,
                 "variant": group.variant,
                 "env": group.env,
-                "bands": {axis: found for axis in ("steps", "seconds") if (found := band(group, axis)) is not None},
+                "bands": bands(group),
+                "evaluated": is_evaluated(group),
                 "epochs": epoch_profiles(group),
             }
             for group in groups
@@ -109,16 +112,20 @@ def cards(groups: Sequence[RunGroup]) -> str:
     """A line of large numbers: each group's final return."""
     shown = []
     for group in groups[:12]:
-        scores = final_scores(group)
-        if not scores:
+        score = group_score(group)
+        if not score.values:
             continue
-        found = summarise([scores])
-        spread = "" if found.iqm.low is None else f"<br>95&nbsp;%: {tables.interval(found.iqm)}"
+        found = summarise([score.values])
+        spread = (
+            f"<br>95&nbsp;%: {tables.interval(found.iqm, found.count)}" if found.count >= FEWEST_FOR_INTERVAL else ""
+        )
+        if score.test:
+            spread += f"<br>test levels: {tables.number(summarise([score.test]).iqm.value)}"
         seeds = f"IQM of {found.count} seeds" if found.count > 1 else f"seed {escape(group.runs[0].seed)}"
         shown.append(
             f'<div class="card"><div class="card-label">{escape(group.label)}</div>'
             f'<div class="card-value">{tables.number(found.iqm.value)}</div>'
-            f'<div class="card-note">{seeds}{spread}</div></div>'
+            f'<div class="card-note">{escape(score_tables.source_of(score))}<br>{seeds}{spread}</div></div>'
         )
     return f'<div class="cards">{"".join(shown)}</div>' if shown else ""
 
@@ -134,9 +141,10 @@ def about(groups: Sequence[RunGroup], runs: Sequence[RecordedRun], problems: Seq
         else ["Every point of every curve is drawn; nothing is smoothed or left out."]
     )
     points += [
-        "Return is the mean over the last 100 training episodes, as the run recorded it.",
-        f"A band is the 95 % percentile bootstrap interval of the interquartile mean (IQM) over seeds, at {GRID_POINTS} places where all "
-        "seeds have a value, linearly interpolated between iterations. Against wall-clock time a run that has ended keeps its last return. With fewer than four seeds the IQM is the mean, and the interval too narrow to trust.",
+        "A run's score is the mean return of its evaluation: whole episodes with greedy actions in environments of their own. Where there "
+        "was none, the training return (the mean of the last 100 training episodes, with sampled actions) stands in and is called so.",
+        f"A band is the 95 % percentile bootstrap interval of the interquartile mean (IQM) over seeds, at up to {GRID_POINTS} places where all "
+        "seeds have a value, linearly interpolated between iterations. Against wall-clock time a run that has ended keeps its last return. With fewer than four seeds the IQM is the mean; with fewer than three there is no interval, with fewer than five no winner.",
         "A gap in a curve is a value that was no number (NaN or infinite).",
     ]
     broken = sum(run.ignored_lines for run in runs)
@@ -161,7 +169,9 @@ def render(runs: Sequence[RecordedRun], problems: Sequence[str] = (), title: str
     heading = text(title or heading_of(groups, envs))
     bodies = {
         "learning": '<div id="charts-learning" class="charts wide"></div>',
-        "scores": tables.score_table(groups) + '<div id="charts-profile" class="charts wide"></div>',
+        "scores": score_tables.score_table(groups)
+        + score_tables.evaluations_table(groups)
+        + '<div id="charts-profile" class="charts wide"></div>',
         "time": tables.time_bars(groups),
         "settings": tables.settings_tables(groups),
         "runs": tables.runs_table(groups),
@@ -170,7 +180,7 @@ def render(runs: Sequence[RecordedRun], problems: Sequence[str] = (), title: str
     script_data = as_script_data(data)
     scripts = [asset("uPlot.iife.min.js"), asset("page.js")]
     bytes_left = MOST_BYTES - 50_000 - len(script_data) - sum(map(len, [*scripts, *bodies.values()]))
-    bodies["videos"] = tables.video_figures(runs, bytes_left)
+    bodies["videos"] = video_figures(runs, bytes_left)
     blocks = {
         key: f'<section id="{key}" aria-labelledby="head-{key}"><h2 id="head-{key}">{escape(name)}</h2>{bodies[key]}</section>'
         for key, name in BLOCKS

@@ -11,6 +11,7 @@
 
   data.runs.forEach((run, index) => { run.index = index; run.decoded = {}; });
   data.groups.forEach((group, index) => { group.index = index; group.runs = data.runs.filter((run) => run.group === index); });
+  const anyEvaluated = data.groups.some((group) => group.evaluated);
   const groupsShown = () => data.groups.filter((group) => group.env === state.env);
   const runsShown = () => groupsShown().flatMap((group) => group.runs);
   const variants = [...new Set(data.groups.map((group) => group.variant))];
@@ -47,12 +48,13 @@
   }
   const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const faded = (colour, alpha) => colour + Math.round(alpha * 255).toString(16).padStart(2, "0");
-  function groupColour(group) {
-    return css("--c" + ((envs.length > 1 ? variants.indexOf(group.variant) : groupsShown().indexOf(group)) % COLOURS));
+  // A slot is the name of a colour, which light, dark and print give a value each.
+  function groupSlot(group) {
+    return "--c" + (Math.max(0, envs.length > 1 ? variants.indexOf(group.variant) : groupsShown().indexOf(group)) % COLOURS);
   }
-  function runColour(run) { // one group alone: its seeds get colours of their own
+  function runSlot(run) { // one group alone: its seeds get colours of their own
     const groups = groupsShown();
-    return groups.length === 1 ? css("--c" + (groups[0].runs.indexOf(run) % COLOURS)) : groupColour(data.groups[run.group]);
+    return groups.length === 1 ? "--c" + (groups[0].runs.indexOf(run) % COLOURS) : groupSlot(data.groups[run.group]);
   }
   function runLabel(run) {
     const group = data.groups[run.group];
@@ -87,33 +89,42 @@
       const curve = curveOf(run, metric, state.axis);
       if (!curve) return [];
       const label = spec.metrics.length > 1 ? `${runLabel(run)} (${word})` : runLabel(run);
-      return [{ label, colour: runColour(run), curve, dash: which ? [5, 4] : null, width: 1.4, runs: [run.index] }];
+      return [{ label, slot: runSlot(run), curve, dash: which ? [5, 4] : null, width: 1.4, runs: [run.index] }];
     }));
   }
+  // The evaluation is the score; a group without any shows its training returns, dashed and by that name.
+  const EVALUATED = [["eval_return_mean", "training levels"], ["eval_test_return_mean", "test levels"]];
+  const TRAINED = "training return, last 100 episodes";
   function learningLines(spec) {
     return (spec.env ? data.groups.filter((group) => group.env === spec.env) : groupsShown()).flatMap((group) => {
-      const band = group.bands[spec.axis], colour = groupColour(group), runs = group.runs.map((run) => run.index);
-      const lines = [];
-      if (band && state.seeds === "band") {
-        lines.push({ label: `${group.variant}, IQM of ${runs.length} seeds`, colour, curve: [band.grid, band.middle], low: band.low, high: band.high, width: 2.2, runs });
-      } else {
-        for (const run of group.runs) {
-          const curve = curveOf(run, "return_mean", spec.axis);
-          if (curve) lines.push({ label: runLabel(run), colour: runColour(run), curve, width: runs.length > 1 ? 1.5 : 2, runs: [run.index] });
-        }
-      }
-      return lines;
+      if (spec.training) return seedLines(group, "return_mean", spec.axis, "", null);
+      if (!group.evaluated) return seedLines(group, "return_mean", spec.axis, anyEvaluated ? TRAINED : "", anyEvaluated ? [2, 3] : null);
+      const drawn = EVALUATED.filter(([metric]) => group.runs.some((run) => run.curves[metric]));
+      return drawn.flatMap(([metric, word], which) => seedLines(group, metric, spec.axis, drawn.length > 1 ? word : "", which ? [5, 4] : null));
+    });
+  }
+  function seedLines(group, metric, axis, word, dash) { // the seeds as one band, or a line each
+    const band = group.bands[metric]?.[axis], slot = groupSlot(group), named = (label) => (word ? `${label}, ${word}` : label);
+    const few = metric.startsWith("eval_"); // evaluations are few: each is marked
+    if (band && state.seeds === "band") {
+      const runs = group.runs.filter((run) => run.curves[metric]).map((run) => run.index);
+      return [{ label: named(`${group.variant}, ${band.seeds > 3 ? "IQM" : "mean"} of ${band.seeds} seeds`), slot, curve: [band.grid, band.middle],
+        ...(band.low ? { low: band.low, high: band.high } : {}), width: 2.2, dash, runs, points: few && band.grid.length <= 40 }];
+    }
+    return group.runs.flatMap((run) => {
+      const curve = curveOf(run, metric, axis);
+      return curve ? [{ label: named(runLabel(run)), slot: runSlot(run), curve, width: group.runs.length > 1 ? 1.5 : 2, dash, runs: [run.index], points: few && curve[0].length <= 40 }] : [];
     });
   }
   function epochLines(spec) {
     return groupsShown().flatMap((group) => Object.entries(group.epochs[spec.metric] ?? {}).map(([part, means]) => ({
-      label: `${group.variant}, ${part}`, colour: groupColour(group), dash: part.startsWith("first") ? [5, 4] : null, width: 2, points: true,
+      label: `${group.variant}, ${part}`, slot: groupSlot(group), dash: part.startsWith("first") ? [5, 4] : null, width: 2, points: true,
       curve: [means.map((_, i) => i + 1), means], runs: group.runs.map((run) => run.index),
     })));
   }
   function profileLines() {
     return Object.entries(data.profile.variants).map(([variant, line]) => ({
-      label: variant, colour: css("--c" + ((envs.length > 1 ? variants.indexOf(variant) : groupsShown().findIndex((g) => g.variant === variant)) % COLOURS)),
+      label: variant, slot: "--c" + (Math.max(0, envs.length > 1 ? variants.indexOf(variant) : groupsShown().findIndex((g) => g.variant === variant)) % COLOURS),
       curve: [data.profile.thresholds, line.middle], ...(line.low ? { low: line.low, high: line.high } : {}), width: 2.2,
       runs: data.groups.filter((group) => group.variant === variant).flatMap((group) => group.runs.map((run) => run.index)),
     }));
@@ -156,6 +167,7 @@
       if (!this.lines.length) { this.area.append(element("p", { class: "empty" }, "No values for this environment.")); return; }
       const tables = [], series = [{}], bands = [], places = [];
       for (const line of this.lines) {
+        line.colour = css(line.slot);
         const show = this.visible(line), [xs, ys] = line.curve;
         places.push(series.length);
         tables.push([xs, ys]);
@@ -395,8 +407,8 @@
     const focus = [legend, seedLegend].map((box) => [...box.children].indexOf(document.activeElement));
     const families = envs.length > 1 ? variants.map((name) => data.groups.filter((group) => group.variant === name)) : groupsShown().map((group) => [group]);
     legend.replaceChildren(...families.map((family) => chip(envs.length > 1 ? family[0].variant :
-      family[0].runs.length > 1 ? `${family[0].variant} (${family[0].runs.length} seeds)` : family[0].variant, groupColour(family[0]), family.flatMap((group) => group.runs))));
-    seedLegend.replaceChildren(...runsShown().map((run) => chip(`${run.name} (seed ${run.seed})`, runColour(run), [run])));
+      family[0].runs.length > 1 ? `${family[0].variant} (${family[0].runs.length} seeds)` : family[0].variant, css(groupSlot(family[0])), family.flatMap((group) => group.runs))));
+    seedLegend.replaceChildren(...runsShown().map((run) => chip(`${run.name} (seed ${run.seed})`, css(runSlot(run)), [run])));
     seedDetails.hidden = groupsShown().every((group) => group.runs.length === 1);
     [legend, seedLegend].forEach((box, i) => box.children[focus[i]]?.focus());
   }
@@ -427,9 +439,14 @@
   const nameDetail = () => { detail.textContent = envs.length > 1 ? `In detail: ${state.env}` : ""; };
   learning.before(detail);
   nameDetail();
+  const against = { steps: "environment steps", seconds: "wall-clock time" };
   for (const axis of ["steps", "seconds"]) {
-    new ChartView({ title: axis === "steps" ? "Return against environment steps" : "Return against wall-clock time", axis, lines: learningLines, wide: true, keep: true }, learning);
+    new ChartView({ title: `${anyEvaluated ? "Score in evaluation" : "Training return"} against ${against[axis]}`, axis, lines: learningLines, wide: true, keep: true,
+      note: anyEvaluated ? "Mean return of whole episodes, greedy actions, in environments of their own: the score." : "Training episodes, sampled actions, last 100. These runs have no evaluation.",
+      key: data.groups.some((group) => group.runs.some((run) => run.curves.eval_test_return_mean)) ? ["training levels", "test levels"] : [] }, learning);
   }
+  if (anyEvaluated) new ChartView({ title: "Training return against environment steps", axis: "steps", lines: learningLines, training: true, wide: true, keep: true,
+    note: "Training episodes, sampled actions, last 100: what the agent got while it explored and learnt. It lags behind the score." }, learning);
   if (data.profile) {
     const over = data.profile.scaled ? "final return, scaled to each environment's lowest (0) and highest (1) run here" : "final return";
     new ChartView({ title: "Performance profile", note: "The fraction of runs whose final score lies above the place on the axis, with its 95 % interval. Higher and further right is better.",
