@@ -73,13 +73,18 @@ def group_runs(runs: Sequence[RecordedRun]) -> list[RunGroup]:
         if shown:
             variant += " " + ", ".join(shown)
         found.append(RunGroup(f"{variant} on {first.env}", first.env, variant, list(members)))
+    make_distinct(found)
+    return sorted(found, key=lambda group: (group.env, _natural(group.variant)))
+
+
+def make_distinct(groups: Sequence[RunGroup]) -> None:
+    """Labels that occur once each: the later ones of a label are counted."""
     taken: set[str] = set()
-    for group in found:
+    for group in groups:
         name, count = group.label, 2
         while group.label in taken:
             group.label, count = f"{name} ({count})", count + 1
         taken.add(group.label)
-    return sorted(found, key=lambda group: (group.env, _natural(group.variant)))
 
 
 def _natural(label: str) -> list[tuple[int, float, str]]:

@@ -28,13 +28,15 @@ from phasegrad.report.curves import (
 )
 from phasegrad.report.grouping import RunGroup, group_runs
 from phasegrad.report.profile import performance_profile
-from phasegrad.report.scoring import FEWEST_FOR_INTERVAL, group_score, is_evaluated
-from phasegrad.report.statistics import summarise
+from phasegrad.report.scoring import is_evaluated
+from phasegrad.report.study import name_by_study, study_of
+from phasegrad.report.verdict import verdict_block
 from phasegrad.report.videos import video_figures
 from phasegrad.versions import __version__
 
 MOST_BYTES = 10_000_000  # of a page
 BLOCKS = (
+    ("verdict", "Verdict"),
     ("learning", "Learning"),
     ("scores", "Final scores"),
     ("time", "Where the time went"),
@@ -96,7 +98,14 @@ def section(charts: Sequence[Chart], runs: Sequence[RecordedRun]) -> dict[str, A
         if all(value is not None for value in values.values()):
             constant += [f"{name} {tables.number(value)}" for name, value in values.items()]
         else:
-            drawn.append({"title": chart.title, "metrics": [list(pair) for pair in chart.metrics], "note": chart.note})
+            drawn.append(
+                {
+                    "title": chart.title,
+                    "metrics": [list(pair) for pair in chart.metrics],
+                    "note": chart.note,
+                    "healthy": chart.healthy,
+                }
+            )
     return {"charts": drawn, "constant": constant}
 
 
@@ -106,28 +115,6 @@ def heading_of(groups: Sequence[RunGroup], envs: Sequence[str]) -> str:
     what = " and ".join(variants) if len(variants) <= 2 else f"{len(variants)} variants"
     where = " and ".join(envs) if len(envs) <= 2 else f"{len(envs)} environments"
     return f"{what} on {where}"
-
-
-def cards(groups: Sequence[RunGroup]) -> str:
-    """A line of large numbers: each group's final return."""
-    shown = []
-    for group in groups[:12]:
-        score = group_score(group)
-        if not score.values:
-            continue
-        found = summarise([score.values])
-        spread = (
-            f"<br>95&nbsp;%: {tables.interval(found.iqm, found.count)}" if found.count >= FEWEST_FOR_INTERVAL else ""
-        )
-        if score.test:
-            spread += f"<br>test levels: {tables.number(summarise([score.test]).iqm.value)}"
-        seeds = f"IQM of {found.count} seeds" if found.count > 1 else f"seed {escape(group.runs[0].seed)}"
-        shown.append(
-            f'<div class="card"><div class="card-label">{escape(group.label)}</div>'
-            f'<div class="card-value">{tables.number(found.iqm.value)}</div>'
-            f'<div class="card-note">{escape(score_tables.source_of(score))}<br>{seeds}{spread}</div></div>'
-        )
-    return f'<div class="cards">{"".join(shown)}</div>' if shown else ""
 
 
 def about(groups: Sequence[RunGroup], runs: Sequence[RecordedRun], problems: Sequence[str], most: int) -> str:
@@ -163,11 +150,13 @@ def render(runs: Sequence[RecordedRun], problems: Sequence[str] = (), title: str
     """The whole page."""
     for run in runs:
         add_epoch_ends(run)
-    groups = group_runs(runs)
+    groups, study = group_runs(runs), study_of(runs)
+    name_by_study(groups, study)
     envs = sorted({group.env for group in groups})
     data = payload(groups, runs)
     heading = text(title or heading_of(groups, envs))
     bodies = {
+        "verdict": verdict_block(groups, study),
         "learning": '<div id="charts-learning" class="charts wide"></div>',
         "scores": score_tables.score_table(groups)
         + score_tables.evaluations_table(groups)
@@ -218,7 +207,7 @@ def render(runs: Sequence[RecordedRun], problems: Sequence[str] = (), title: str
 </header>
 <nav aria-label="Parts of the page">{links}</nav>
 <main>
-{cards(groups)}
+{blocks["verdict"]}
 <div id="controls" role="group" aria-label="What the charts show" hidden></div>
 <noscript><p class="warning">The charts need JavaScript, which this browser has switched off. The tables below do not.</p></noscript>
 {"".join(block for block in order if block)}

@@ -211,6 +211,7 @@
           ...(zoomable ? { bind: { dblclick: () => () => zoom(this.axis, null) } } : {}),
         },
         hooks: {
+          drawClear: [(plot) => shade(plot, this.spec.healthy)],
           setCursor: [(plot) => this.showTip(plot)],
           setSelect: [(plot) => {
             if (!zoomable || plot.select.width < 4) return;
@@ -287,6 +288,15 @@
       this.table.replaceChildren(element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": this.spec.title + " as a table" },
         element("table", {}, element("caption", {}, `${count} of ${exact(xs.length)} places; each curve's value nearest to it`), element("thead", {}, head), body)));
     }
+  }
+  function shade(plot, healthy) { // the healthy range, behind the curves
+    if (!healthy) return;
+    const { left, top, width, height } = plot.bbox, [low, high] = healthy.map((y) => Math.min(Math.max(plot.valToPos(y, "y", true), top), top + height));
+    if (!Number.isFinite(low) || !Number.isFinite(high) || low - high < 1) return;
+    plot.ctx.save();
+    plot.ctx.fillStyle = faded(css("--good"), 0.1);
+    plot.ctx.fillRect(left, high, width, low - high);
+    plot.ctx.restore();
   }
   // Ticks and ranges of our own: they come to an end for every range that a file may hold.
   function linearSplits(min, max, most, steps) {
@@ -428,7 +438,7 @@
       const view = views.find((candidate) => candidate.box === entry.target);
       if (entry.isIntersecting && !view.seen) { view.seen = true; watcher.unobserve(view.box); view.build(); }
     }
-  }, { rootMargin: "200px" });
+  }, { rootMargin: "700px" });
   const learning = document.getElementById("charts-learning");
   if (envs.length > 1) {
     const all = element("div", { class: "charts" });
@@ -445,8 +455,10 @@
       note: anyEvaluated ? "Mean return of whole episodes, greedy actions, in environments of their own: the score." : "Training episodes, sampled actions, last 100. These runs have no evaluation.",
       key: data.groups.some((group) => group.runs.some((run) => run.curves.eval_test_return_mean)) ? ["training levels", "test levels"] : [] }, learning);
   }
-  if (anyEvaluated) new ChartView({ title: "Training return against environment steps", axis: "steps", lines: learningLines, training: true, wide: true, keep: true,
-    note: "Training episodes, sampled actions, last 100: what the agent got while it explored and learnt. It lags behind the score." }, learning);
+  for (const axis of anyEvaluated ? ["steps", "seconds"] : []) {
+    new ChartView({ title: `Training return against ${against[axis]}`, axis, lines: learningLines, training: true, wide: true, keep: true,
+      note: "Training episodes, sampled actions, last 100: what the agent got while it explored and learnt. It lags behind the score." }, learning);
+  }
   if (data.profile) {
     const over = data.profile.scaled ? "final return, scaled to each environment's lowest (0) and highest (1) run here" : "final return";
     new ChartView({ title: "Performance profile", note: "The fraction of runs whose final score lies above the place on the axis, with its 95 % interval. Higher and further right is better.",
