@@ -18,10 +18,12 @@ from phasegrad.report.collect import RecordedRun
 from phasegrad.report.grouping import RunGroup
 from phasegrad.report.scoring import FEWEST_FOR_INTERVAL
 from phasegrad.report.statistics import CONFIDENCE, interquartile_mean
+from phasegrad.runs.reading import number_or_none
 
 GRID_POINTS = 200  # of a band over seeds
 BAND_RESAMPLES = 2000
 CURVE_BYTES = 4_500_000  # for all curves of a page, so that it stays under 10 MB with its axes and a video
+BETWEEN_ITERATIONS = {"evaluation": "eval_seconds", "checkpoints": "checkpoint_seconds"}  # by section
 BYTES_A_POINT = 8  # a float32 and an index, in base64
 FEWEST_POINTS, MOST_POINTS = 100, 2000
 
@@ -150,7 +152,8 @@ def bands(group: RunGroup) -> dict[str, dict[str, Any]]:
 
 
 def time_spent(run: RecordedRun) -> dict[str, float]:
-    """Seconds by section over the run: each iteration's length (its steps by its steps/s) times its shares."""
+    """Seconds by section over the run: each iteration's length (its steps by its steps/s) times its shares, evaluations and
+    checkpoints, which lie between iterations, and what is left of the wall-clock time."""
     rows, speeds = run.column("sps")
     steps = np.diff(run.steps, prepend=0.0)
     seconds = np.zeros(len(run.steps))
@@ -160,12 +163,17 @@ def time_spent(run: RecordedRun) -> dict[str, float]:
         if name.startswith("time_"):
             at, shares = run.column(name)
             spent[name.removeprefix("time_")] = float((seconds[at] * np.clip(shares, 0.0, 1.0)).sum())
-    rest = float(seconds.sum()) - sum(spent.values())
-    return {name: taken for name, taken in {**spent, "other": max(0.0, rest)}.items() if taken > 0}
+    iterations = max(float(seconds.sum()), sum(spent.values()))
+    for name, metric in BETWEEN_ITERATIONS.items():
+        spent[name] = spent.get(name, 0.0) + float(np.clip(run.column(metric)[1], 0.0, None).sum())
+        iterations += float(np.clip(run.column(metric)[1], 0.0, None).sum())
+    whole = max(number_or_none(run.result.get("seconds")) or 0.0, float(run.seconds[-1]), iterations)
+    rest = whole - sum(spent.values())
+    return {name: taken for name, taken in {**spent, "other": max(0.0, rest)}.items() if taken > 1e-9}
 
 
 def epoch_profiles(group: RunGroup) -> dict[str, dict[str, list[float | None]]]:
-    """Mean of each epoch's value over the auxiliary phases in the first and the last third of the group's runs."""
+    """Mean of each epoch's value over the updates or auxiliary phases in the first and the last third of the group's runs."""
     profiles: dict[str, dict[str, list[float | None]]] = {}
     for name in {name for run in group.runs for name in run.by_epoch}:
         parts: dict[str, list[list[float | None]]] = {"first third": [], "last third": []}

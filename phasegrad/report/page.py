@@ -6,6 +6,7 @@ The page's policy (CSP) lets run only the two scripts it carries, by their hash,
 from __future__ import annotations
 
 import base64
+import dataclasses
 import hashlib
 import json
 import time
@@ -15,7 +16,7 @@ from importlib import resources
 from typing import Any
 
 from phasegrad.report import score_tables, tables
-from phasegrad.report.catalogue import Chart, charts_of
+from phasegrad.report.catalogue import SECTIONS, Chart, charts_of
 from phasegrad.report.collect import RecordedRun, text
 from phasegrad.report.curves import (
     GRID_POINTS,
@@ -26,10 +27,11 @@ from phasegrad.report.curves import (
     points_a_curve,
     run_curves,
 )
+from phasegrad.report.epochs import EpochChart, epoch_charts
 from phasegrad.report.grouping import RunGroup, group_runs
 from phasegrad.report.profile import performance_profile
 from phasegrad.report.scoring import is_evaluated
-from phasegrad.report.study import name_by_study, study_of
+from phasegrad.report.study import StudyFolder, name_by_study, study_of
 from phasegrad.report.verdict import verdict_block
 from phasegrad.report.videos import video_figures
 from phasegrad.versions import __version__
@@ -57,11 +59,15 @@ def as_script_data(data: Any) -> str:
     return text_.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
 
-def payload(groups: Sequence[RunGroup], runs: Sequence[RecordedRun]) -> dict[str, Any]:
+def payload(
+    groups: Sequence[RunGroup], runs: Sequence[RecordedRun], study: StudyFolder | None = None
+) -> dict[str, Any]:
     """What the page's script draws from."""
     most = points_a_curve(runs)
     names = sorted({name for run in runs for name in run.values})
-    sections = charts_of(names)
+    sections: dict[str, list[Chart]] = charts_of(names)
+    epochs = epoch_charts({name for run in runs for name in run.by_epoch})
+    order = [name for name in (*SECTIONS, "More metrics") if name in {*sections, *(chart.section for chart in epochs)}]
     return {
         "runs": [
             {
@@ -84,19 +90,21 @@ def payload(groups: Sequence[RunGroup], runs: Sequence[RecordedRun]) -> dict[str
             }
             for group in groups
         ],
-        "sections": {name: section(charts, runs) for name, charts in sections.items()},
-        "profile": performance_profile(groups),
+        "sections": {name: section(name, sections.get(name, []), epochs, runs) for name in order},
+        "profile": performance_profile(groups, study),
         "points": most,
     }
 
 
-def section(charts: Sequence[Chart], runs: Sequence[RecordedRun]) -> dict[str, Any]:
+def section(
+    name: str, charts: Sequence[Chart], epochs: Sequence[EpochChart], runs: Sequence[RecordedRun]
+) -> dict[str, Any]:
     """A section's charts; where nothing ever changes, a few words in place of a chart."""
     drawn, constant = [], []
     for chart in charts:
-        values = {name: constant_value(runs, name) for name, _ in chart.metrics}
+        values = {metric: constant_value(runs, metric) for metric, _ in chart.metrics}
         if all(value is not None for value in values.values()):
-            constant += [f"{name} {tables.number(value)}" for name, value in values.items()]
+            constant += [f"{metric} {tables.number(value)}" for metric, value in values.items()]
         else:
             drawn.append(
                 {
@@ -106,7 +114,8 @@ def section(charts: Sequence[Chart], runs: Sequence[RecordedRun]) -> dict[str, A
                     "healthy": chart.healthy,
                 }
             )
-    return {"charts": drawn, "constant": constant}
+    by_epoch = [dataclasses.asdict(chart) for chart in epochs if chart.section == name]
+    return {"charts": drawn, "constant": constant, "epochs": by_epoch}
 
 
 def heading_of(groups: Sequence[RunGroup], envs: Sequence[str]) -> str:
@@ -153,7 +162,7 @@ def render(runs: Sequence[RecordedRun], problems: Sequence[str] = (), title: str
     groups, study = group_runs(runs), study_of(runs)
     name_by_study(groups, study)
     envs = sorted({group.env for group in groups})
-    data = payload(groups, runs)
+    data = payload(groups, runs, study)
     heading = text(title or heading_of(groups, envs))
     bodies = {
         "verdict": verdict_block(groups, study),

@@ -24,6 +24,9 @@ SECTION_NAMES = {
     "inference": "acting (inference)",
     "update": "policy and value update",
     "auxiliary": "auxiliary phase",
+    "compile": "compiling",
+    "evaluation": "evaluation",
+    "checkpoints": "checkpoints",
     "other": "everything else",
 }
 UNEXPLAINED = ("algorithm", "versions")
@@ -84,7 +87,8 @@ def time_bars(groups: Sequence[RunGroup]) -> str:
     by_group = {id(group): [time_spent(run) for run in group.runs] for group in groups}
     found = {name for spent in by_group.values() for entry in spent for name in entry}
     # Sections of an algorithm from outside stand by their own names before what is left.
-    sections = [*list(SECTION_NAMES)[:-1], *sorted(found - set(SECTION_NAMES)), "other"]
+    named = [name for name in list(SECTION_NAMES)[:-1] if name in found]
+    sections = [*named, *sorted(found - set(SECTION_NAMES)), *(["other"] if "other" in found else [])]
     bars, rows = [], []
     for group in groups:
         spent = by_group[id(group)]
@@ -113,7 +117,8 @@ def time_bars(groups: Sequence[RunGroup]) -> str:
     if not rows:
         return ""
     key = "".join(
-        f'<li><span class="swatch piece-{name}"></span>{escape(shown)}</li>' for name, shown in SECTION_NAMES.items()
+        f'<li><span class="swatch piece-{name if name in SECTION_NAMES else "more"}"></span>{escape(SECTION_NAMES.get(name, name))}</li>'
+        for name in sections
     )
     head = ["runs", "total", *(escape(SECTION_NAMES.get(name, name)) for name in sections), "steps/s"]
     numbers = table("Share of the time by section, mean over the seeds", head, rows)

@@ -79,7 +79,7 @@
   const AXES = {
     steps: { name: "environment steps", tick: short, value: (x) => exact(x) + " steps" },
     seconds: { name: "wall-clock time", tick: (x) => clock(x).replace(/ (h|min|s)/g, (_, unit) => unit[0]).replace(/ /g, ""), value: clock, steps: [0.1, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 28800, 43200, 86400, 172800, 432000, 864000] },
-    epoch: { name: "epoch of the auxiliary phase", tick: (x) => (Number.isInteger(x) ? String(x) : ""), value: (x) => "epoch " + x, steps: [1, 2, 5, 10, 20, 50, 100, 200, 500] },
+    epoch: { name: "epoch", tick: (x) => (Number.isInteger(x) ? String(x) : ""), value: (x) => "epoch " + x, steps: [1, 2, 5, 10, 20, 50, 100, 200, 500] },
     score: { name: "score", tick: short, value: (x) => "score above " + short(x) },
   };
 
@@ -460,26 +460,18 @@
       note: "Training episodes, sampled actions, last 100: what the agent got while it explored and learnt. It lags behind the score." }, learning);
   }
   if (data.profile) {
-    const over = data.profile.scaled ? "final return, scaled to each environment's lowest (0) and highest (1) run here" : "final return";
-    new ChartView({ title: "Performance profile", note: "The fraction of runs whose final score lies above the place on the axis, with its 95 % interval. Higher and further right is better.",
-      axis: "score", axisName: over, lines: profileLines, wide: true, noLog: true, stepped: true, range: [0, 1.02] }, document.getElementById("charts-profile"));
+    new ChartView({ title: "Performance profile", note: "The fraction of runs whose final score lies above the place on the axis, with its 95 % interval. Higher and further right is better. The scale: " + data.profile.scale + "." +
+      (data.profile.left_out.length ? ` Left out, for all runs there are equal or the study has no scale: ${data.profile.left_out.join(", ")}.` : ""),
+      axis: "score", axisName: data.profile.scaled ? "normalised score" : data.profile.scale, lines: profileLines, wide: true, noLog: true, stepped: true, range: [0, 1.02] }, document.getElementById("charts-profile"));
   }
-  const epochTitle = (metric) => {
-    const words = metric.replace(/^aux_/, "").replace(/_by_epoch$/, "").replaceAll("_", " ").replace("kl", "KL") + " by epoch";
-    return words[0].toUpperCase() + words.slice(1);
-  };
   const home = document.getElementById("metric-sections");
-  const epochNames = [...new Set(data.groups.flatMap((group) => Object.keys(group.epochs)))].filter((name) => !name.includes("grad_norm"));
-  for (const [name, { charts, constant }] of Object.entries(data.sections)) {
+  for (const [name, { charts, constant, epochs }] of Object.entries(data.sections)) {
     const id = "section-" + name.toLowerCase().replace(/\W+/g, "-"), box = element("div", { class: "charts" });
     home.append(element("section", { "aria-labelledby": id }, element("h2", { id }, name), box,
       ...(constant.length ? [element("p", { class: "quiet" }, "Constant throughout: " + constant.join(", ") + ".")] : [])));
     for (const chart of charts) new ChartView({ ...chart, lines: metricLines }, box);
-    if (name === "Auxiliary phase") {
-      for (const metric of epochNames) {
-        new ChartView({ title: epochTitle(metric), metric, axis: "epoch", lines: epochLines,
-          note: "Mean over the phases in the last and the first third of the run: what each further epoch brings.", key: ["last third of the run", "first third"] }, box);
-      }
+    for (const { metric, title, axis, note } of epochs) {
+      new ChartView({ title, metric, axis: "epoch", axisName: axis, lines: epochLines, note, key: ["last third of the run", "first third"] }, box);
     }
   }
   new ResizeObserver(() => views.forEach((view) => view.resize())).observe(document.querySelector("main"));
