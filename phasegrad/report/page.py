@@ -18,6 +18,7 @@ from typing import Any
 from phasegrad.report import score_tables, tables
 from phasegrad.report.catalogue import SECTIONS, Chart, charts_of
 from phasegrad.report.collect import RecordedRun, text
+from phasegrad.report.comparisons import aggregate_tables, pair_table
 from phasegrad.report.curves import (
     GRID_POINTS,
     add_epoch_ends,
@@ -40,7 +41,7 @@ MOST_BYTES = 10_000_000  # of a page
 BLOCKS = (
     ("verdict", "Verdict"),
     ("learning", "Learning"),
-    ("scores", "Final scores"),
+    ("scores", "Scores"),
     ("time", "Where the time went"),
     ("settings", "Settings"),
     ("videos", "Videos"),
@@ -126,6 +127,13 @@ def heading_of(groups: Sequence[RunGroup], envs: Sequence[str]) -> str:
     return f"{what} on {where}"
 
 
+def score_block(groups: Sequence[RunGroup], study: StudyFolder | None) -> str:
+    """The scores as tables, with the profile's chart among them."""
+    parts = [score_tables.score_table(groups, study), aggregate_tables(groups, study), pair_table(groups, study)]
+    parts += ['<div id="charts-profile" class="charts wide"></div>', score_tables.evaluations_table(groups)]
+    return "".join(parts)
+
+
 def about(groups: Sequence[RunGroup], runs: Sequence[RecordedRun], problems: Sequence[str], most: int) -> str:
     thinned = any(len(values) > most for run in runs for values in run.values.values())
     points = (
@@ -167,9 +175,7 @@ def render(runs: Sequence[RecordedRun], problems: Sequence[str] = (), title: str
     bodies = {
         "verdict": verdict_block(groups, study),
         "learning": '<div id="charts-learning" class="charts wide"></div>',
-        "scores": score_tables.score_table(groups)
-        + score_tables.evaluations_table(groups)
-        + '<div id="charts-profile" class="charts wide"></div>',
+        "scores": score_block(groups, study),
         "time": tables.time_bars(groups),
         "settings": tables.settings_tables(groups),
         "runs": tables.runs_table(groups),

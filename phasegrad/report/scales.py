@@ -26,8 +26,13 @@ class ScaledScores:
     left_out: list[str] = field(default_factory=list)
 
 
-def scaled_scores(groups: Sequence[RunGroup], study: StudyFolder | None, measure: str | None = None) -> ScaledScores:
-    """The groups' scores on one scale; for one environment alone, and no study, the returns as they are."""
+def scaled_scores(
+    groups: Sequence[RunGroup], study: StudyFolder | None, measure: str | None = None, *, always: bool = False
+) -> ScaledScores:
+    """The groups' scores on one scale; for one environment alone, and no study, the returns as they are.
+
+    `always`: for one environment too, where its constants are known.
+    """
     if study is not None and (found := _by_study(groups, study, measure or study.measures[-1])) is not None:
         return found
     scores = {id(group): group_score(group) for group in groups}
@@ -37,7 +42,7 @@ def scaled_scores(groups: Sequence[RunGroup], study: StudyFolder | None, measure
     raw = [(group, scores[id(group)].values) for group in members]
     envs = list(dict.fromkeys(group.env for group in members))
     called = "score in evaluation" if kind == EVALUATION else TRAINING
-    if len(envs) < 2:
+    if len(envs) < 2 and not (always and members and _known(members[0])):
         return ScaledScores(_strata(raw, dict.fromkeys(envs, (0.0, 1.0))), called, scaled=False)
     scales = {env: _known(next(group for group in members if group.env == env)) for env in envs}
     known = {env: scale for env, scale in scales.items() if scale is not None}

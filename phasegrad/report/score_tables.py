@@ -9,7 +9,11 @@ from phasegrad.report.collect import text
 from phasegrad.report.grouping import RunGroup
 from phasegrad.report.scoring import FEWEST_FOR_WINNER, TRAINING, GroupScore, group_score, winner
 from phasegrad.report.statistics import summarise
+from phasegrad.report.study import StudyFolder
 from phasegrad.report.tables import interval, number, table
+
+LEVELS, AIM = "levels", "aim: seeds that meet it"
+SCORE_COLUMNS = ("environment", "variant", LEVELS, "seeds", "IQM", "95 % interval", "mean", "each seed", AIM, "made of")
 
 
 def source_of(score: GroupScore) -> str:
@@ -19,50 +23,51 @@ def source_of(score: GroupScore) -> str:
     return "evaluation" if score.episodes is None else f"evaluation, {score.episodes:,} episodes"
 
 
-def score_table(groups: Sequence[RunGroup]) -> str:
+def aim_of(group: RunGroup, study: StudyFolder | None) -> float | None:
+    entry = study.environment_of(group.runs[0]) if study is not None else None
+    return None if entry is None else entry.aim
+
+
+def score_table(groups: Sequence[RunGroup], study: StudyFolder | None = None) -> str:
     """Final scores by group: interquartile mean and mean with their intervals, and each seed's score."""
-    rows = []
     by_env: dict[str, list[RunGroup]] = {}
     for group in groups:
         by_env.setdefault(group.env, []).append(group)
-    best = {id(winner(members)) for members in by_env.values()}
+    best = {id(found) for members in by_env.values() if (found := winner(members)) is not None}
+    aimed = any(aim_of(group, study) is not None for group in groups)
     tested = any(group_score(group).test for group in groups)
-    for group in groups:
-        score = group_score(group)
-        cells = [escape(group.env), escape(group.variant)]
-        if not score.values:
-            rows.append(
-                [*cells, *(["–"] if tested else []), str(len(group.runs)), "–", "–", "–", "no finished episode", "–"]
-            )
-            continue
-        source = source_of(score)
-        if score.left_out:
-            source += f"; {score.left_out} of {len(group.runs)} seeds without"
-        sets = [("training levels" if score.test else "–", score.values, source)]
-        if score.test:
-            sets.append(("test levels", score.test, source))
-        for levels, values, made_of in sets:
-            found = summarise([values])
-            shown = number(found.iqm.value)
-            if id(group) in best and levels != "test levels":
-                shown = f"<strong>{shown}</strong>"
-            each = ", ".join(number(value) for value in values[:20]) + (", …" if len(values) > 20 else "")
-            row = [*cells, *([levels] if tested else []), str(found.count), shown, interval(found.iqm, found.count)]
-            rows.append([*row, number(found.mean.value), each, made_of])
-    head = [
-        "environment",
-        "variant",
-        *(["levels"] if tested else []),
-        "seeds",
-        "IQM",
-        "95 % interval",
-        "mean",
-        "each seed",
-        "made of",
-    ]
+    rows = [row for group in groups for row in _score_rows(group, id(group) in best, aim_of(group, study))]
+    left = [*([] if tested else [LEVELS]), *([] if aimed else [AIM])]
+    head = [name for name in SCORE_COLUMNS if name not in left]
+    cells = [[row[name] for name in head] for row in rows]
     note = f"Bold: the highest interquartile mean of an environment, where every variant has {FEWEST_FOR_WINNER} seeds or more."
-    explained = f'<p class="quiet">{note}</p>' if best - {id(None)} else ""
-    return table("Scores", head, rows, numeric=3 if tested else 2) + explained
+    explained = f'<p class="quiet">{note}</p>' if best else ""
+    return table("Scores", head, cells, numeric=head.index("seeds")) + explained
+
+
+def _score_rows(group: RunGroup, best: bool, aim: float | None) -> list[dict[str, str]]:
+    """A group's row by column; with test levels one more."""
+    score = group_score(group)
+    row = dict.fromkeys(SCORE_COLUMNS, "–") | {"environment": escape(group.env), "variant": escape(group.variant)}
+    if not score.values:
+        return [row | {"seeds": str(len(group.runs)), "each seed": "no finished episode"}]
+    source = source_of(score)
+    if score.left_out:
+        source += f"; {score.left_out} of {len(group.runs)} seeds without"
+    rows = []
+    for levels, values in (("training levels" if score.test else "–", score.values), ("test levels", score.test)):
+        if not values:
+            continue
+        found = summarise([values])
+        middle = number(found.iqm.value)
+        cells = {LEVELS: levels, "seeds": str(found.count), "95 % interval": interval(found.iqm, found.count)}
+        cells |= {"IQM": f"<strong>{middle}</strong>" if best and levels != "test levels" else middle}
+        cells |= {"mean": number(found.mean.value), "made of": escape(source)}
+        cells["each seed"] = ", ".join(map(number, values[:20])) + (", …" if len(values) > 20 else "")
+        if aim is not None:
+            cells[AIM] = f"{number(aim)}: {sum(value >= aim for value in values)} of {found.count}"
+        rows.append(row | cells)
+    return rows
 
 
 def evaluations_table(groups: Sequence[RunGroup]) -> str:
