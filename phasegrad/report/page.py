@@ -38,6 +38,7 @@ from phasegrad.report.videos import video_figures
 from phasegrad.versions import __version__
 
 MOST_BYTES = 10_000_000  # of a page
+PAGE_SCRIPTS = ("drawing.js", "export.js", "page.js")  # one script of the page, in this order
 BLOCKS = (
     ("verdict", "Verdict"),
     ("learning", "Learning"),
@@ -142,7 +143,7 @@ def about(groups: Sequence[RunGroup], runs: Sequence[RecordedRun], problems: Seq
             "which the lowest and the highest point stay where they are. No extreme is lost and nothing is averaged, but zooming shows no more points."
         ]
         if thinned
-        else ["Every point of every curve is drawn; nothing is smoothed or left out."]
+        else ["Every point of every curve is drawn; nothing is left out, and nothing smoothed unless you choose it."]
     )
     points += [
         "A run's score is the mean return of its evaluation: whole episodes with greedy actions in environments of their own. Where there "
@@ -150,6 +151,7 @@ def about(groups: Sequence[RunGroup], runs: Sequence[RecordedRun], problems: Seq
         f"A band is the 95 % percentile bootstrap interval of the interquartile mean (IQM) over seeds, at up to {GRID_POINTS} places where all "
         "seeds have a value, linearly interpolated between iterations. Against wall-clock time a run that has ended keeps its last return. With fewer than four seeds the IQM is the mean; with fewer than three there is no interval, with fewer than five no winner.",
         "A gap in a curve is a value that was no number (NaN or infinite).",
+        "Smoothing, where you choose it, is an exponential mean of each single curve with the curve itself faint behind it; bands, evaluations and downloaded numbers are never smoothed.",
     ]
     broken = sum(run.ignored_lines for run in runs)
     if broken:
@@ -182,7 +184,7 @@ def render(runs: Sequence[RecordedRun], problems: Sequence[str] = (), title: str
         "about": about(groups, runs, problems, data["points"]),
     }
     script_data = as_script_data(data)
-    scripts = [asset("uPlot.iife.min.js"), asset("page.js")]
+    scripts = [asset("uPlot.iife.min.js"), "\n".join(map(asset, PAGE_SCRIPTS))]
     bytes_left = MOST_BYTES - 50_000 - len(script_data) - sum(map(len, [*scripts, *bodies.values()]))
     bodies["videos"] = video_figures(runs, bytes_left)
     blocks = {

@@ -2,11 +2,12 @@
 "use strict";
 (() => {
   const started = performance.now();
+  const { linearSplits, linearRange, logSplits, symmetricSplits, logRange, symmetricRange, smoothed, toSvg } = drawing;
   const data = JSON.parse(document.getElementById("report-data").textContent);
   const COLOURS = 10, TIP_ROWS = 12, TABLE_ROWS = 25;
   const KINDS = { f32: Float32Array, f64: Float64Array, u16: Uint16Array, u32: Uint32Array };
   const envs = [...new Set(data.groups.map((group) => group.env))].sort();
-  const state = { env: envs[0], axis: "steps", seeds: "band", logX: false, hidden: new Set(), zoom: { steps: null, seconds: null } };
+  const state = { env: envs[0], axis: "steps", seeds: "band", logX: false, smoothing: 0, hidden: new Set(), zoom: { steps: null, seconds: null } };
   const views = [];
 
   data.runs.forEach((run, index) => { run.index = index; run.decoded = {}; });
@@ -89,7 +90,8 @@
       const curve = curveOf(run, metric, state.axis);
       if (!curve) return [];
       const label = spec.metrics.length > 1 ? `${runLabel(run)} (${word})` : runLabel(run);
-      return [{ label, slot: runSlot(run), curve, dash: which ? [5, 4] : null, width: 1.4, runs: [run.index] }];
+      const family = groupsShown().length > 1 ? data.groups[run.group].variant : runLabel(run); // what a short legend says
+      return [{ label, family: spec.metrics.length > 1 ? `${family} (${word})` : family, slot: runSlot(run), curve, dash: which ? [5, 4] : null, width: 1.4, runs: [run.index] }];
     }));
   }
   // The evaluation is the score; a group without any shows its training returns, dashed and by that name.
@@ -148,26 +150,59 @@
       if (spec.note) this.box.append(element("p", { class: "chart-note" }, spec.note));
       const key = lineKey(spec);
       if (key) this.box.append(key);
-      this.box.append(this.area, this.details);
+      this.paper = element("div", { class: "on-paper" });
+      const download = (name, make) => element("button", { type: "button", "aria-label": `${spec.title} as ${name}`, onclick: make }, name);
+      const foot = element("div", { class: "chart-foot" }, this.details, element("div", { class: "downloads" },
+        download("PNG", () => exporting.png(spec.title, this.svg(css))), download("SVG", () => exporting.save(exporting.fileName(spec.title, ".svg"), exporting.svgText(this.svg(css)), "image/svg+xml")),
+        download("CSV", () => exporting.save(exporting.fileName(spec.title, ".csv"), exporting.csv(exporting.curveRows(spec.axisName ?? AXES[this.axis].name, this.plain())), "text/csv"))));
+      this.box.append(this.area, this.paper, foot);
       parent.append(this.box);
       views.push(this);
       watcher.observe(this.box);
     }
     get axis() { return this.spec.axis ?? state.axis; }
+    get logX() { return state.logX && this.axis in state.zoom; }
+    prepared() { // the lines as drawn: from 0 up on a logarithmic axis, smoothed with the raw curve faint behind
+      return this.spec.lines(this.spec).map((line) => (this.logX && !(line.curve[0][0] > 0) ? positiveFrom(line) : line)).filter((line) => line.curve[0].length)
+        .flatMap((line) => (!state.smoothing || line.low || line.points || !(this.axis in state.zoom) ? [line] :
+          [{ ...line, ghost: true, width: 0.8 }, { ...line, label: line.label + ", smoothed", curve: [line.curve[0], smoothed(line.curve[1], state.smoothing)], width: 1.8 }]));
+    }
+    plain() { // the values behind the lines that are shown, never smoothed
+      return this.spec.lines(this.spec).filter((line) => this.visible(line)).map((line) => ({ ...line, xs: line.curve[0], ys: line.curve[1] }));
+    }
+    svg(colour, paper = false) { // this chart as it stands: its axes, zoom and visible lines
+      const lines = this.prepared().filter((line) => this.visible(line)).map((line) => ({ ...line, xs: line.curve[0], ys: line.curve[1] }));
+      const axis = AXES[this.axis], zoomed = this.axis in state.zoom && !this.spec.env ? state.zoom[this.axis] : null;
+      const places = lines.flatMap((line) => [line.xs[0], line.xs[line.xs.length - 1]]);
+      let [from, to] = zoomed ?? [Math.min(...places), Math.max(...places)];
+      if (!(to > from)) to = from + (Math.abs(from) || 1);
+      const inside = lines.flatMap((line) => [line.ys, line.low ?? [], line.high ?? []].flatMap((ys) => ys.filter((y, i) => y != null && line.xs[i] >= from && line.xs[i] <= to)));
+      const { kind, unit, range } = this.yAxis(inside), span = inside.reduce(([a, b], y) => [Math.min(a, y), Math.max(b, y)], [Infinity, -Infinity]);
+      const [low, high] = Array.isArray(range) ? range : range(null, inside.length ? span[0] : null, inside.length ? span[1] : null);
+      return toSvg({ title: paper ? "" : this.spec.title, xName: this.spec.axisName ?? axis.name, width: paper ? 520 : 760, height: paper ? 190 : 330, colour, background: !paper, lines,
+        x: { min: from, max: to, log: this.logX, tick: axis.tick, steps: axis.steps }, y: { min: low, max: high, kind, unit, tick: short }, healthy: this.spec.healthy, stepped: this.spec.stepped });
+    }
+    yAxis(values) { // linear, logarithmic, or logarithmic on both sides of 0
+      let low = Infinity, high = 0;
+      for (const y of values) { low = Math.min(low, y); high = Math.max(high, Math.abs(y)); }
+      const unit = high / 100 || 1; // where a symmetric logarithmic axis turns linear
+      if (!this.logY) return { kind: "linear", unit, low, range: this.spec.range ?? linearRange };
+      return low > 0 ? { kind: "log", unit, low, range: logRange } : { kind: "symmetric", unit, low, range: symmetricRange };
+    }
     visible(line) { return line.runs.some((run) => !state.hidden.has(run)); }
 
     build() {
       if (!this.seen) return;
       this.plot?.destroy();
       this.plot = null;
-      const logX = state.logX && this.axis in state.zoom;
-      this.lines = this.spec.lines(this.spec).map((line) => (logX && !(line.curve[0][0] > 0) ? positiveFrom(line) : line)).filter((line) => line.curve[0].length);
+      const logX = this.logX;
+      this.lines = this.prepared();
       this.box.hidden = !this.lines.length && !this.spec.keep;
       this.area.replaceChildren();
       if (!this.lines.length) { this.area.append(element("p", { class: "empty" }, "No values for this environment.")); return; }
       const tables = [], series = [{}], bands = [], places = [];
       for (const line of this.lines) {
-        line.colour = css(line.slot);
+        line.colour = line.ghost ? faded(css(line.slot), 0.3) : css(line.slot);
         const show = this.visible(line), [xs, ys] = line.curve;
         places.push(series.length);
         tables.push([xs, ys]);
@@ -184,12 +219,11 @@
       }
       this.places = places;
       const joined = uPlot.join(tables.map(([xs, ys]) => [xs, ys]), tables.map(() => [0, 1]));
-      let low = Infinity, high = 0;
-      for (const [, ys] of tables) for (const y of ys) if (y != null) { low = Math.min(low, y); high = Math.max(high, Math.abs(y)); }
-      const unit = high / 100 || 1; // where a symmetric logarithmic axis turns linear
-      const yScale = !this.logY ? { range: linearRange } : low > 0 ? { distr: 3, range: logRange } : { distr: 4, asinh: unit, range: symmetricRange };
-      this.logButton.textContent = this.logY && low <= 0 ? "± log" : "log";
-      if (this.spec.range && !this.logY) yScale.range = this.spec.range;
+      const values = [];
+      for (const [, ys] of tables) for (const y of ys) if (y != null) values.push(y);
+      const { kind, unit, low, range } = this.yAxis(values);
+      const yScale = { range, ...(kind === "log" ? { distr: 3 } : kind === "symmetric" ? { distr: 4, asinh: unit } : {}) };
+      this.logButton.textContent = kind === "symmetric" ? "± log" : "log";
       const axis = AXES[this.axis], quiet = css("--quiet"), grid = { stroke: css("--grid"), width: 1 };
       const zoomable = this.axis in state.zoom && !this.spec.env, font = "12px system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif";
       const options = {
@@ -239,7 +273,7 @@
       if (this.details.open) this.fillTable();
     }
     describe() {
-      const shown = this.lines.filter((line) => this.visible(line));
+      const shown = this.lines.filter((line) => this.visible(line) && !line.ghost);
       const ends = shown.slice(0, 8).map((line) => `${line.label} ends at ${short(lastOf(line.curve[1]))}`).join("; ");
       this.area.setAttribute("aria-label", `${this.spec.title} against ${this.spec.axisName ?? AXES[this.axis].name}, ${shown.length} curves. ${ends}.`);
     }
@@ -249,7 +283,7 @@
       const found = [];
       this.lines.forEach((line, i) => {
         const at = idxs?.[this.places[i]];
-        if (at == null || !plot.series[this.places[i]].show) return;
+        if (at == null || line.ghost || !plot.series[this.places[i]].show) return;
         const y = plot.data[this.places[i]][at];
         if (y == null) return;
         const row = { line, y, x: plot.data[0][at], far: Math.abs(plot.valToPos(y, "y") - top) };
@@ -276,7 +310,7 @@
     }
     fillTable() {
       if (!this.details.open || !this.plot) { this.table.replaceChildren(); return; }
-      const shown = this.lines.map((line, i) => [line, this.places[i]]).filter(([line]) => this.visible(line)).slice(0, 40);
+      const shown = this.lines.map((line, i) => [line, this.places[i]]).filter(([line]) => this.visible(line) && !line.ghost).slice(0, 40);
       const xs = this.plot.data[0], count = Math.min(TABLE_ROWS, xs.length);
       const head = element("tr", {}, element("th", { scope: "col" }, this.spec.axisName ?? AXES[this.axis].name), ...shown.map(([line]) => element("th", { scope: "col", class: "number" }, line.label)));
       const body = element("tbody");
@@ -298,33 +332,6 @@
     plot.ctx.fillRect(left, high, width, low - high);
     plot.ctx.restore();
   }
-  // Ticks and ranges of our own: they come to an end for every range that a file may hold.
-  function linearSplits(min, max, most, steps) {
-    const rough = (max - min) / Math.max(most, 2), power = 10 ** Math.floor(Math.log10(rough));
-    const step = steps?.find((each) => each >= rough) ?? [1, 2, 2.5, 5, 10].map((times) => times * power).find((each) => each >= rough * 0.999);
-    const splits = [], first = Math.ceil(min / step);
-    if (!(step > 0) || !Number.isFinite(first) || Math.abs(first) > 1e12) return [min, max];
-    for (let i = 0; i < 50 && (first + i) * step <= max * (1 + 1e-12) + 1e-9 * step; i++) splits.push(+((first + i) * step).toPrecision(12));
-    return splits;
-  }
-  function linearRange(_, min, max) {
-    if (min == null) return [0, 1];
-    const room = max > min ? 0.06 * (max - min) : 0.5 * Math.abs(min) || 1;
-    return [min >= 0 && min - room < 0 ? 0 : min - room, max <= 0 && max + room > 0 ? 0 : max + room];
-  }
-  function logSplits(min, max) {
-    const first = Math.floor(Math.log10(min)), last = Math.ceil(Math.log10(max)), splits = [];
-    const every = Math.max(1, Math.ceil((last - first) / 7)), within = last - first <= 2 ? [1, 2, 5] : [1];
-    for (let power = first; power <= last; power += every) for (const times of within) splits.push(times * 10 ** power);
-    return splits.filter((y) => y >= min && y <= max);
-  }
-  function symmetricSplits(min, max, unit) {
-    const splits = [0], top = Math.max(Math.abs(min), Math.abs(max)), first = Math.floor(Math.log10(unit)), last = Math.ceil(Math.log10(top));
-    for (let power = first; power <= last && splits.length < 40; power++) splits.push(10 ** power, -(10 ** power));
-    return splits.filter((y) => y >= min && y <= max).sort((a, b) => a - b);
-  }
-  const logRange = (_, min, max) => (min > 0 ? [min / 1.15, max * 1.15] : [0.1, 10]);
-  const symmetricRange = (_, min, max) => { const room = 0.1 * Math.max(Math.abs(min ?? 0), Math.abs(max ?? 0)) || 1; return [(min ?? 0) - room, (max ?? 0) + room]; };
   function positiveFrom(line) { // a logarithmic axis begins after 0
     const first = line.curve[0].findIndex((x) => x > 0), cut = (values) => (first < 0 ? [] : values.slice(first));
     return { ...line, curve: line.curve.map(cut), ...(line.low ? { low: cut(line.low), high: cut(line.high) } : {}) };
@@ -428,7 +435,7 @@
   if (envs.length > 1) controls.append(choice("Environment", envs.map((env) => [env, env]), state.env, (env) => { state.env = env; state.zoom = { steps: null, seconds: null }; nameDetail(); fillLegend(); rebuild(); zoom("steps", null); }));
   controls.append(legend, choice("x axis", [["steps", "steps"], ["seconds", "wall-clock"]], "steps", (axis) => { state.axis = axis; rebuild(); }));
   if (data.groups.some((group) => group.runs.length > 1)) controls.append(choice("Seeds", [["band", "IQM and 95 % band"], ["lines", "one line each"]], "band", (seeds) => { state.seeds = seeds; rebuild(); }));
-  controls.append(logX, resetButton, seedDetails);
+  controls.append(choice("Smoothing", [["0", "none"], ["0.6", "light"], ["0.9", "strong"]], "0", (weight) => { state.smoothing = Number(weight); rebuild(); }), logX, resetButton, seedDetails);
   controls.hidden = false;
   fillLegend();
 
@@ -481,5 +488,35 @@
     fillLegend(); rebuild();
   });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { fillLegend(); rebuild(); });
-  window.phasegradReport = { data, state, views, zoom, milliseconds: performance.now() - started };
+  // ---- paper: charts are drawn as vectors, in the colours that print has, whether they were seen on the screen or not ----
+  const onPaper = (slot) => `var(${slot})`;
+  function toPaper() {
+    for (const view of views) {
+      const lines = view.spec.lines(view.spec).filter((line) => line.curve[0].length && view.visible(line));
+      view.box.classList.toggle("nothing", !lines.length);
+      view.paper.replaceChildren(...(lines.length ? [view.svg(onPaper, true)] : []));
+    }
+  }
+  window.addEventListener("beforeprint", toPaper);
+  window.addEventListener("afterprint", () => views.forEach((view) => view.paper.replaceChildren()));
+
+  // ---- tables to take away ----
+  for (const region of document.querySelectorAll("main .scroll")) {
+    const table = region.querySelector("table"), name = table.caption?.innerText ?? "table";
+    const button = (words, make) => { const made = element("button", { type: "button", "aria-label": `${name}: ${words}`, onclick: async () => {
+      try { await make(); made.textContent = "Done"; } catch (error) { made.textContent = "Not possible here"; }
+      setTimeout(() => { made.textContent = words; }, 1500);
+    } }, words); return made; };
+    region.after(element("div", { class: "downloads of-table" }, button("Copy Markdown", () => exporting.copy(exporting.markdown(table))),
+      button("Copy LaTeX", () => exporting.copy(exporting.latex(table))), button("CSV", async () => exporting.save(exporting.fileName(name, ".csv"), exporting.tableCsv(table), "text/csv"))));
+  }
+  // A video prints as its first frame.
+  for (const video of document.querySelectorAll("video")) {
+    video.addEventListener("loadeddata", () => {
+      const still = element("canvas", { class: "still", width: video.videoWidth, height: video.videoHeight });
+      still.getContext("2d").drawImage(video, 0, 0);
+      video.after(still);
+    }, { once: true });
+  }
+  window.phasegradReport = { toPaper, exporting, data, state, views, zoom, milliseconds: performance.now() - started };
 })();
