@@ -69,6 +69,16 @@ def test_the_learning_chart_draws_the_evaluation(browser: Browser, page: Path) -
     assert "sampled actions, last 100" in browser.ask("phasegradReport.views[2].box.innerText")
 
 
+def test_links_lead_down_the_page(browser: Browser, page: Path) -> None:
+    opened(browser, page)
+    tops = browser.ask(
+        "[...document.querySelectorAll('nav a')].map(link => document.querySelector(link.hash).getBoundingClientRect().top)"
+    )
+    assert len(tops) > 8
+    assert tops == sorted(tops)
+    assert len(set(tops)) == len(tops)
+
+
 def test_the_healthy_range_is_shaded(browser: Browser, page: Path) -> None:
     opened(browser, page)
     scroll_through(browser)

@@ -9,8 +9,9 @@ import base64
 import dataclasses
 import hashlib
 import json
+import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from importlib import resources
 from typing import Any
@@ -39,16 +40,21 @@ from phasegrad.versions import __version__
 
 MOST_BYTES = 10_000_000  # of a page
 PAGE_SCRIPTS = ("drawing.js", "export.js", "page.js")  # one script of the page, in this order
-BLOCKS = (
+BLOCKS = (  # in the order of the page
     ("verdict", "Verdict"),
     ("learning", "Learning"),
+    ("videos", "Videos"),
     ("scores", "Scores"),
     ("time", "Where the time went"),
     ("settings", "Settings"),
-    ("videos", "Videos"),
     ("runs", "Runs"),
     ("about", "About this page"),
 )
+
+
+def section_id(name: str) -> str:
+    """The address of a section of metrics, as page.js gives it."""
+    return "section-" + re.sub(r"[^a-z0-9]+", "-", name.lower())
 
 
 def asset(name: str) -> str:
@@ -171,9 +177,8 @@ def render(runs: Sequence[RecordedRun], problems: Sequence[str] = (), title: str
         add_epoch_ends(run)
     groups, study = group_runs(runs), study_of(runs)
     name_by_study(groups, study)
-    envs = sorted({group.env for group in groups})
     data = payload(groups, runs, study)
-    heading = text(title or heading_of(groups, envs))
+    heading = text(title or heading_of(groups, sorted({group.env for group in groups})))
     bodies = {
         "verdict": verdict_block(groups, study),
         "learning": '<div id="charts-learning" class="charts wide"></div>',
@@ -187,18 +192,32 @@ def render(runs: Sequence[RecordedRun], problems: Sequence[str] = (), title: str
     scripts = [asset("uPlot.iife.min.js"), "\n".join(map(asset, PAGE_SCRIPTS))]
     bytes_left = MOST_BYTES - 50_000 - len(script_data) - sum(map(len, [*scripts, *bodies.values()]))
     bodies["videos"] = video_figures(runs, bytes_left)
+    steps = f"{tables.number(sum(run.steps[-1] for run in runs))} environment steps"
+    plural = ("s" if len(runs) > 1 else "", "s" if len(groups) > 1 else "")
+    count = f"{len(runs)} run{plural[0]} of {len(groups)} configuration{plural[1]}, {steps} in all"
+    return document(heading, count, *laid_out(bodies, list(data["sections"])), script_data, scripts)
+
+
+def laid_out(bodies: Mapping[str, str], sections: Sequence[str]) -> tuple[str, str, str]:
+    """Links in the order of the page, what stands above the controls, and what stands below them."""
     blocks = {
         key: f'<section id="{key}" aria-labelledby="head-{key}"><h2 id="head-{key}">{escape(name)}</h2>{bodies[key]}</section>'
         for key, name in BLOCKS
         if bodies[key]
     }
-    metrics = '<div id="metric-sections"></div>'
-    order = [blocks.get("learning"), blocks.get("videos"), blocks.get("scores"), metrics]
-    order += [blocks.get(key) for key in ("time", "settings", "runs", "about")]
-    links = "".join(f'<a href="#{key}">{escape(name)}</a>' for key, name in BLOCKS if key in blocks)
-    steps = f"{tables.number(sum(run.steps[-1] for run in runs))} environment steps"
-    plural = ("s" if len(runs) > 1 else "", "s" if len(groups) > 1 else "")
-    count = f"{len(runs)} run{plural[0]} of {len(groups)} configuration{plural[1]}, {steps} in all"
+    metrics = {section_id(name): name for name in sections}
+    order = list(blocks)
+    first = order.index("time") if "time" in order else order.index("settings")  # the metrics' charts come before it
+    titles = dict(BLOCKS) | metrics
+    links = "".join(f'<a href="#{key}">{escape(titles[key])}</a>' for key in (*order[:first], *metrics, *order[first:]))
+    below = [*(blocks[key] for key in order[1:first]), '<div id="metric-sections"></div>']
+    return links, blocks["verdict"], "".join([*below, *(blocks[key] for key in order[first:])])
+
+
+def document(
+    heading: str, count: str, links: str, above: str, below: str, script_data: str, scripts: Sequence[str]
+) -> str:
+    """The parts as one HTML file, with the policy that lets its own scripts run and no other."""
     hashes = " ".join(f"'sha256-{digest(script)}'" for script in scripts)
     policy = (
         f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:; media-src data:; "
@@ -224,10 +243,10 @@ def render(runs: Sequence[RecordedRun], problems: Sequence[str] = (), title: str
 </header>
 <nav aria-label="Parts of the page">{links}</nav>
 <main>
-{blocks["verdict"]}
+{above}
 <div id="controls" role="group" aria-label="What the charts show" hidden></div>
 <noscript><p class="warning">The charts need JavaScript, which this browser has switched off. The tables below do not.</p></noscript>
-{"".join(block for block in order if block)}
+{below}
 </main>
 <script type="application/json" id="report-data">{script_data}</script>
 <script>{scripts[0]}</script>

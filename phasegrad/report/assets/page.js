@@ -473,7 +473,7 @@
   }
   const home = document.getElementById("metric-sections");
   for (const [name, { charts, constant, epochs }] of Object.entries(data.sections)) {
-    const id = "section-" + name.toLowerCase().replace(/\W+/g, "-"), box = element("div", { class: "charts" });
+    const id = "section-" + name.toLowerCase().replace(/[^a-z0-9]+/g, "-"), box = element("div", { class: "charts" });
     home.append(element("section", { "aria-labelledby": id }, element("h2", { id }, name), box,
       ...(constant.length ? [element("p", { class: "quiet" }, "Constant throughout: " + constant.join(", ") + ".")] : [])));
     for (const chart of charts) new ChartView({ ...chart, lines: metricLines }, box);
