@@ -69,6 +69,16 @@ def test_the_learning_chart_draws_the_evaluation(browser: Browser, page: Path) -
     assert "sampled actions, last 100" in browser.ask("phasegradReport.views[2].box.innerText")
 
 
+def test_one_evaluation_at_the_end_stands_over_a_faint_training_curve(browser: Browser, tmp_path: Path) -> None:
+    """The score is 1,000 and training ended at 47: both are drawn, each by its name."""
+    run = write_run(tmp_path / "run", cartpole_rows(47.0, {}), {"eval": evaluation(1000.0)}, env="InvertedPendulum-v5")
+    opened(browser, write_report([run], tmp_path / "page.html"))
+    scroll_through(browser)
+    lines = browser.ask("phasegradReport.views[0].lines.map(line => [line.label, line.curve[1].at(-1), line.faint ?? false])")  # fmt: skip
+    assert lines == [["PPG, training return, last 100 episodes", 47, True], ["PPG", 1000, False]]
+    assert browser.problems() == []
+
+
 def test_links_lead_down_the_page(browser: Browser, page: Path) -> None:
     opened(browser, page)
     tops = browser.ask(

@@ -123,7 +123,7 @@ def test_a_page_of_a_study_uses_its_names(tmp_path: Path) -> None:
     write_study(tmp_path)
     groups, _ = page_of(tmp_path)
     assert [group.label for group in groups] == [
-        "long on swing up", "PPO on swing up", "long on CartPole-v1", "PPO on CartPole-v1",
+        "PPO on CartPole-v1", "long on CartPole-v1", "PPO on swing up", "long on swing up",
     ]  # fmt: skip
     assert "Aim met: all 3 seeds score at or above 450" in write_report([tmp_path], tmp_path / "page.html").read_text()
 

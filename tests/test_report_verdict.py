@@ -51,6 +51,12 @@ def test_not_solved_says_how_to_go_on(tmp_path: Path) -> None:
         assert verdict.state == "red"
         assert verdict.sentences[0] == "Not solved: the seed does not reach 475, gymnasium's reward_threshold."
         assert ("train longer" in " ".join(verdict.advice)) == (name == "rising")
+    write_run(
+        tmp_path / "once", cartpole_rows(50.0, {9: 9.0}), {"status": "stopped", "reached": 8.0}, env="CartPole-v1"
+    )
+    once = only_verdict(tmp_path / "once")
+    assert "One evaluation does not show" in once.advice[0]
+    assert "Stopped when an evaluation reached 8, as asked (stop_at)." in once.sentences
     write_run(tmp_path / "other", cartpole_rows(50.0, {9: 500.0}), env="CartPole-v1", env_options={"sutton_barto_reward": True})  # fmt: skip
     assert only_verdict(tmp_path / "other").target is None  # with other rewards the threshold means nothing
 

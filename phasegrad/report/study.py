@@ -152,10 +152,21 @@ def read_study(root: Path) -> StudyFolder | None:
     )
 
 
-def name_by_study(groups: Sequence[RunGroup], study: StudyFolder | None) -> None:
-    """Groups by the names that the study's own table has."""
-    for group in groups if study is not None else ():
-        assert study is not None
+def name_by_study(groups: list[RunGroup], study: StudyFolder | None) -> None:
+    """Groups by the names and in the order that the study's own table has."""
+    if study is None:
+        return
+    entries, variants = list(study.environments), list(study.published)
+
+    def place(group: RunGroup) -> tuple[int, int]:
+        entry, variant = study.environment_of(group.runs[0]), study.variant_of(group.runs[0])
+        return (
+            entries.index(entry) if entry is not None else len(entries),
+            variants.index(variant) if variant is not None else len(variants),
+        )
+
+    groups.sort(key=place)
+    for group in groups:
         entry, variant = study.environment_of(group.runs[0]), study.variant_of(group.runs[0])
         if entry is not None and variant is not None:
             algorithm = group.runs[0].algorithm

@@ -13,12 +13,13 @@ from phasegrad.envs.figures import PROCGEN_FROM, SOLVED_FROM, procgen_scale, ran
 from phasegrad.report.catalogue import HEALTHY
 from phasegrad.report.collect import RecordedRun
 from phasegrad.report.grouping import RunGroup
-from phasegrad.report.health import Finding, findings
+from phasegrad.report.health import STATES, Finding, findings
 from phasegrad.report.score_tables import source_of
 from phasegrad.report.scoring import EVALUATION, FEWEST_FOR_INTERVAL, TRAINING, GroupScore, group_score
 from phasegrad.report.statistics import summarise
 from phasegrad.report.study import StudyFolder
 from phasegrad.report.tables import duration, interval, number, table
+from phasegrad.runs.reading import number_or_none
 
 MOST_CARDS = 12
 MARKS = {"green": "✓", "amber": "!", "red": "✕"}
@@ -96,6 +97,11 @@ def _meaning(verdict: Verdict) -> list[str]:
         sentences.append("Not evaluated: this is the mean of the last 100 training episodes, with sampled actions.")
     elif target is not None:
         sentences += _against_target(verdict, target)
+    stops = {number_or_none(each.result.get("reached")) for each in group.runs if each.status == "stopped"} - {None}
+    if stops:
+        sentences.append(
+            f"Stopped when an evaluation reached {' or '.join(map(number, sorted(stops, key=str)))}, as asked (stop_at)."
+        )
     random = random_figure(run.env, options_of(run))
     if random is not None:
         sentences.append(f"Random actions score {number(random)}.")
@@ -167,7 +173,9 @@ def _how_to_go_on(group: RunGroup) -> str:
         late = run.steps[rows] > 2 / 3 * run.steps[-1]
         if late.any() and not late.all():
             rising.append(bool(values[late].max() > values[~late].max()))
-    if rising and sum(rising) * 2 > len(rising):
+    if not rising:
+        return "One evaluation does not show whether the score still rises: evaluate more often (eval_every)."
+    if sum(rising) * 2 > len(rising):
         return "The score still rises: train longer."
     return "The score has stopped rising: other settings will do more than more steps (phasegrad tune)."
 
@@ -232,10 +240,15 @@ def verdict_block(groups: Sequence[RunGroup], study: StudyFolder | None) -> str:
             escape(source_of(verdict.score)),
             escape(" ".join(verdict.sentences)),
             health_marks(verdict.health),
+            escape(" ".join(verdict.advice)),
         ]
         for verdict in verdicts
     ]
-    return lead + table("Verdicts", ["runs", "score", "made of", "what it means", "health"], rows, numeric=99) + ranges
+    return (
+        lead
+        + table("Verdicts", ["runs", "score", "made of", "what it means", "health", "next"], rows, numeric=99)
+        + ranges
+    )
 
 
 def _lead(verdicts: Sequence[Verdict]) -> str:
@@ -249,6 +262,6 @@ def _lead(verdicts: Sequence[Verdict]) -> str:
         parts.append(f"{done} of {len(aimed)} {what} the target with every seed")
     states = [finding.state for verdict in verdicts for finding in verdict.health]
     if states:
-        bad = [f"{states.count(state)} {state}" for state in ("red", "amber") if state in states]
-        parts.append(f"health: {' and '.join(bad)} of {len(states)}" if bad else "health: all green")
-    return ("; ".join(parts) or "No target is known for these environments") + "."
+        found = [f"{states.count(state)} {state}" for state in STATES if state in states]
+        parts.append(f"health: {', '.join(found)}" if len(found) > 1 or "green" not in states else "health: all green")
+    return _capital("; ".join(parts) or "no target is known for these environments") + "."

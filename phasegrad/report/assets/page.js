@@ -102,12 +102,15 @@
       if (spec.training) return seedLines(group, "return_mean", spec.axis, "", null);
       if (!group.evaluated) return seedLines(group, "return_mean", spec.axis, anyEvaluated ? TRAINED : "", anyEvaluated ? [2, 3] : null);
       const drawn = EVALUATED.filter(([metric]) => group.runs.some((run) => run.curves[metric]));
-      return drawn.flatMap(([metric, word], which) => seedLines(group, metric, spec.axis, drawn.length > 1 ? word : "", which ? [5, 4] : null));
+      const scores = drawn.flatMap(([metric, word], which) => seedLines(group, metric, spec.axis, drawn.length > 1 ? word : "", which ? [5, 4] : null));
+      if (scores.some((line) => line.curve[0].length > 1)) return scores;
+      const way = seedLines(group, "return_mean", spec.axis, TRAINED, [2, 3]); // one evaluation at the end: the way there, faint and by its name
+      return [...way.map(({ low, high, ...line }) => ({ ...line, faint: true, width: 1.3 })), ...scores];
     });
   }
   function seedLines(group, metric, axis, word, dash) { // the seeds as one band, or a line each
     const band = group.bands[metric]?.[axis], slot = groupSlot(group), named = (label) => (word ? `${label}, ${word}` : label);
-    const few = metric.startsWith("eval_"); // evaluations are few: each is marked
+    const few = metric.startsWith("eval_") && axis === "steps"; // evaluations are few: each is marked
     if (band && state.seeds === "band") {
       const runs = group.runs.filter((run) => run.curves[metric]).map((run) => run.index);
       return [{ label: named(`${group.variant}, ${band.seeds > 3 ? "IQM" : "mean"} of ${band.seeds} seeds`), slot, curve: [band.grid, band.middle],
@@ -202,13 +205,13 @@
       if (!this.lines.length) { this.area.append(element("p", { class: "empty" }, "No values for this environment.")); return; }
       const tables = [], series = [{}], bands = [], places = [];
       for (const line of this.lines) {
-        line.colour = line.ghost ? faded(css(line.slot), 0.3) : css(line.slot);
+        line.colour = line.ghost || line.faint ? faded(css(line.slot), line.ghost ? 0.3 : 0.6) : css(line.slot);
         const show = this.visible(line), [xs, ys] = line.curve;
         places.push(series.length);
         tables.push([xs, ys]);
         series.push({ label: line.label, stroke: line.colour, width: line.width, dash: line.dash ?? undefined, show,
           ...(this.spec.stepped ? { paths: uPlot.paths.stepped({ align: 1 }) } : {}),
-          points: { show: Boolean(line.points) || ys.length === 1 } });
+          points: { show: Boolean(line.points) || ys.length === 1, fill: css("--surface") } });
         if (line.low) {
           for (const edge of [line.high, line.low]) {
             tables.push([xs, edge]);
