@@ -176,7 +176,7 @@ def test_tables_are_markdown_and_latex(browser: Browser, page: Path) -> None:
     assert set(markdown[3]) == set("|-:")
     assert markdown[4].startswith("| CartPole-v1 | =1+1\\|X_Y% | 3 | 80 |")
     latex = browser.ask(f"{made}('latex')")
-    assert "\\begin{tabular}{llrrrrrr}" in latex
+    assert "\\begin{tabular}{llrrrrll}" in latex
     assert "CartPole-v1 & =1+1|X\\_Y\\% & 3 & 80 &" in latex
     assert re.search(r"(?<!\\)[%_#]", latex) is None
     click(browser, "document.querySelector('#scores .of-table button')")
@@ -205,4 +205,28 @@ def test_paper_has_every_chart_and_light_colours(browser: Browser, tmp_path: Pat
     assert shown["page"] == "rgb(255, 255, 255)"
     assert shown["ink"] == "rgb(27, 35, 48)"
     assert (shown["bar"], shown["controls"], shown["head"]) == ("exact", "none", "avoid")
+    assert browser.problems() == []
+
+
+def test_a_film_prints_as_its_first_frame(browser: Browser, tmp_path: Path) -> None:
+    writer = pytest.importorskip("imageio_ffmpeg").write_frames
+    run = write_run(tmp_path / "run", rows_of(9))
+    (run / "videos").mkdir()
+    film = writer(str(run / "videos" / "step-000000001152.mp4"), (64, 48), fps=10)
+    film.send(None)
+    for _ in range(10):
+        film.send(bytes([20, 200, 40]) * (64 * 48))
+    film.close()
+    opened(browser, write_report([run], tmp_path / "page.html"))
+    for _ in range(50):
+        if browser.ask("document.querySelector('video').error !== null"):
+            pytest.skip("NOTICE: this browser cannot show H.264")
+        if browser.ask("document.querySelector('.still')?.complete ?? false"):
+            break
+        time.sleep(0.1)
+    pixel = """(() => { const canvas = document.createElement('canvas').getContext('2d'), still = document.querySelector('.still');
+      canvas.drawImage(still, 0, 0); return [...canvas.getImageData(30, 20, 1, 1).data, getComputedStyle(still).display]; })()"""
+    red, green, blue, alpha, shown = browser.ask(pixel)
+    assert green > 150 > max(red, blue)
+    assert (alpha, shown) == (255, "none")  # on the screen there is the film itself
     assert browser.problems() == []

@@ -178,7 +178,8 @@ def render(runs: Sequence[RecordedRun], problems: Sequence[str] = (), title: str
     groups, study = group_runs(runs), study_of(runs)
     name_by_study(groups, study)
     data = payload(groups, runs, study)
-    heading = text(title or heading_of(groups, sorted({group.env for group in groups})))
+    named = title or (study.title if study is not None else None)
+    heading = text(named or heading_of(groups, sorted({group.env for group in groups})))
     bodies = {
         "verdict": verdict_block(groups, study),
         "learning": '<div id="charts-learning" class="charts wide"></div>',

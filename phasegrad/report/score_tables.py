@@ -42,7 +42,7 @@ def score_table(groups: Sequence[RunGroup], study: StudyFolder | None = None) ->
     cells = [[row[name] for name in head] for row in rows]
     note = f"Bold: the highest interquartile mean of an environment, where every variant has {FEWEST_FOR_WINNER} seeds or more."
     explained = f'<p class="quiet">{note}</p>' if best else ""
-    return table("Scores", head, cells, numeric=head.index("seeds")) + explained
+    return table("Scores", head, cells, numeric=head.index("seeds"), words=("each seed", AIM, "made of")) + explained
 
 
 def _score_rows(group: RunGroup, best: bool, aim: float | None) -> list[dict[str, str]]:

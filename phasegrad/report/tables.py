@@ -63,9 +63,14 @@ def interval(estimate: Estimate, seeds: int) -> str:
     return f"{number(estimate.low)} to {number(estimate.high)}"
 
 
-def table(caption: str, head: Sequence[str], rows: Iterable[Sequence[str]], numeric: int = 1) -> str:
-    """A table of cells that are HTML already; columns from `numeric` on are numbers."""
-    style = [' class="number"' if index >= numeric else "" for index in range(len(head))]
+def table(
+    caption: str, head: Sequence[str], rows: Iterable[Sequence[str]], numeric: int = 1, words: Sequence[str] = ()
+) -> str:
+    """A table of cells that are HTML already; columns from `numeric` on are numbers, those named in `words` lists or text."""
+    style = [
+        ' class="words"' if name in words else ' class="number"' if index >= numeric else ""
+        for index, name in enumerate(head)
+    ]
     top = "".join(f'<th scope="col"{style[index]}>{cell}</th>' for index, cell in enumerate(head))
     body = "".join(
         "<tr>"

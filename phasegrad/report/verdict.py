@@ -159,17 +159,19 @@ def _advice(verdict: Verdict) -> list[str]:
     if verdict.score.kind == TRAINING and verdict.score.values:
         said.append("Evaluate it: phasegrad eval DIR.")
     elif verdict.target is not None and verdict.state != "green":
-        said.append(_how_to_go_on(verdict.group))
+        said.append(_how_to_go_on(verdict.group, verdict.target.value))
     if len(verdict.group.runs) < FEWEST_FOR_INTERVAL:
         said.append("Train at least three seeds before you compare: chance moves single runs far.")
     return said
 
 
-def _how_to_go_on(group: RunGroup) -> str:
-    """Longer, or otherwise: whether the best evaluations lie at the end."""
+def _how_to_go_on(group: RunGroup, target: float) -> str:
+    """Longer, or otherwise: whether the best evaluations of the seeds that fall short lie at the end."""
     rising = []
     for run in group.runs:
         rows, values = run.column("eval_return_mean")
+        if not len(values) or values[-1] >= target:
+            continue
         late = run.steps[rows] > 2 / 3 * run.steps[-1]
         if late.any() and not late.all():
             rising.append(bool(values[late].max() > values[~late].max()))

@@ -102,5 +102,5 @@ def _figure(file: Path, words: str) -> str:
     label = escape(words)
     film = f'<img alt="{label}" src="{source}">'
     if kind.startswith("video"):
-        film = f'<video controls loop muted playsinline preload="metadata" aria-label="{label}" src="{source}"></video>'
+        film = f'<video controls loop muted playsinline preload="auto" aria-label="{label}" src="{source}"></video>'
     return f"<figure>{film}<figcaption>{label}</figcaption></figure>"

@@ -109,7 +109,7 @@ const drawing = (() => {
     return d;
   }
   function curve(line, atX, atY, colour, stepped) {
-    const style = { stroke: colour(line.slot), "stroke-width": line.width, "stroke-dasharray": line.dash ? line.dash.join(" ") : "none", fill: "none", "stroke-linejoin": "round", "stroke-opacity": line.ghost ? 0.3 : line.faint ? 0.6 : 1 };
+    const style = { stroke: colour(line.slot), "stroke-width": line.width, "stroke-dasharray": line.dash ? line.dash.join(" ") : "none", fill: "none", "stroke-linejoin": "round", "stroke-opacity": line.ghost ? 0.3 : line.faint ? 0.8 : 1 };
     const drawn = [shape("path", { d: path(line.xs, line.ys, atX, atY, stepped) }, style)];
     if (line.points || line.ys.length === 1) line.xs.forEach((x, i) => { if (line.ys[i] != null) drawn.push(shape("circle", { cx: round(atX(x)), cy: round(atY(line.ys[i])), r: 2.6 }, { fill: colour("--surface"), stroke: colour(line.slot), "stroke-width": 1.4 })); });
     return drawn;

@@ -105,7 +105,7 @@
       const scores = drawn.flatMap(([metric, word], which) => seedLines(group, metric, spec.axis, drawn.length > 1 ? word : "", which ? [5, 4] : null));
       if (scores.some((line) => line.curve[0].length > 1)) return scores;
       const way = seedLines(group, "return_mean", spec.axis, TRAINED, [2, 3]); // one evaluation at the end: the way there, faint and by its name
-      return [...way.map(({ low, high, ...line }) => ({ ...line, faint: true, width: 1.3 })), ...scores];
+      return [...way.map(({ low, high, ...line }) => ({ ...line, faint: true, width: 1.5 })), ...scores];
     });
   }
   function seedLines(group, metric, axis, word, dash) { // the seeds as one band, or a line each
@@ -205,7 +205,7 @@
       if (!this.lines.length) { this.area.append(element("p", { class: "empty" }, "No values for this environment.")); return; }
       const tables = [], series = [{}], bands = [], places = [];
       for (const line of this.lines) {
-        line.colour = line.ghost || line.faint ? faded(css(line.slot), line.ghost ? 0.3 : 0.6) : css(line.slot);
+        line.colour = line.ghost || line.faint ? faded(css(line.slot), line.ghost ? 0.3 : 0.8) : css(line.slot);
         const show = this.visible(line), [xs, ys] = line.curve;
         places.push(series.length);
         tables.push([xs, ys]);
@@ -516,9 +516,9 @@
   // A video prints as its first frame.
   for (const video of document.querySelectorAll("video")) {
     video.addEventListener("loadeddata", () => {
-      const still = element("canvas", { class: "still", width: video.videoWidth, height: video.videoHeight });
-      still.getContext("2d").drawImage(video, 0, 0);
-      video.after(still);
+      const frame = element("canvas", { width: video.videoWidth, height: video.videoHeight });
+      frame.getContext("2d").drawImage(video, 0, 0);
+      video.after(element("img", { class: "still", alt: video.getAttribute("aria-label"), src: frame.toDataURL("image/jpeg", 0.9) }));
     }, { once: true });
   }
   window.phasegradReport = { toPaper, exporting, data, state, views, zoom, milliseconds: performance.now() - started };
