@@ -45,12 +45,14 @@ def test_solved_is_said_with_steps_and_seconds(tmp_path: Path) -> None:
 
 
 def test_not_solved_says_how_to_go_on(tmp_path: Path) -> None:
-    for name, curve in (("rising", {2: 100.0, 9: 300.0}), ("level", {2: 300.0, 9: 100.0})):
+    for name, curve in (
+        ("rising", {2: 100.0, 9: 300.0}), ("level", {2: 300.0, 9: 100.0}), ("recovering", {1: 460.0, 3: 255.0, 5: 400.0, 7: 420.0, 9: 455.0}),
+    ):  # fmt: skip
         write_run(tmp_path / name, cartpole_rows(50.0, curve), env="CartPole-v1")
         verdict = only_verdict(tmp_path / name)
         assert verdict.state == "red"
         assert verdict.sentences[0] == "Not solved: the seed does not reach 475, gymnasium's reward_threshold."
-        assert ("train longer" in " ".join(verdict.advice)) == (name == "rising")
+        assert ("train longer" in " ".join(verdict.advice)) == (name != "level")
     write_run(
         tmp_path / "once", cartpole_rows(50.0, {9: 9.0}), {"status": "stopped", "reached": 8.0}, env="CartPole-v1"
     )

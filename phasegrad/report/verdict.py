@@ -166,15 +166,17 @@ def _advice(verdict: Verdict) -> list[str]:
 
 
 def _how_to_go_on(group: RunGroup, target: float) -> str:
-    """Longer, or otherwise: whether the best evaluations of the seeds that fall short lie at the end."""
+    """Longer, or otherwise: whether the seeds that fall short score more in the last third than in the one before it."""
     rising = []
     for run in group.runs:
         rows, values = run.column("eval_return_mean")
         if not len(values) or values[-1] >= target:
             continue
-        late = run.steps[rows] > 2 / 3 * run.steps[-1]
-        if late.any() and not late.all():
-            rising.append(bool(values[late].max() > values[~late].max()))
+        places = run.steps[rows] / run.steps[-1]
+        late, before = values[places > 2 / 3], values[(places > 1 / 3) & (places <= 2 / 3)]
+        before = before if len(before) else values[places <= 2 / 3]
+        if len(late) and len(before):
+            rising.append(bool(late.mean() - before.mean() > 0.05 * np.ptp(values)))
     if not rising:
         return "One evaluation does not show whether the score still rises: evaluate more often (eval_every)."
     if sum(rising) * 2 > len(rising):
