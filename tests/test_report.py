@@ -27,8 +27,10 @@ from phasegrad.cli.main import main
 from phasegrad.errors import RunError
 from phasegrad.report import write_report
 from phasegrad.report.catalogue import SECTIONS, charts_of
-from phasegrad.report.collect import group_runs, read_run, read_runs
-from phasegrad.report.curves import band, epoch_profiles, performance_profile, thinned, time_spent
+from phasegrad.report.collect import read_run, read_runs
+from phasegrad.report.curves import band, epoch_profiles, thinned, time_spent
+from phasegrad.report.grouping import group_runs
+from phasegrad.report.profile import performance_profile
 from phasegrad.runs import directory, reading
 
 ROOT = Path(__file__).parents[1]
@@ -221,19 +223,19 @@ def test_a_spike_of_one_iteration_survives_thinning(tmp_path: Path) -> None:
     assert "drawn from 2,000 of them" in page
 
 
-def test_the_band_of_two_seeds_is_what_counting_gives(tmp_path: Path) -> None:
-    """Of two seeds the bootstrap draws (a, a), (a, b), (b, a), (b, b): its 95 % interval is all of [a, b]."""
-    for seed, value in ((1, 10.0), (2, 30.0)):
+def test_the_band_of_three_seeds_is_what_counting_gives(tmp_path: Path) -> None:
+    """Of three seeds one draw in 27 holds the lowest alone, more than 2.5 %: the 95 % interval is all of [a, c]."""
+    for seed, value in ((1, 10.0), (2, 30.0), (3, 80.0)):
         rows = [{"step": (i + 1) * 10 * seed, "seconds": float(i), "return_mean": value} for i in range(20)]
         write_run(tmp_path / f"s{seed}", rows, seed=seed)
     [group] = group_runs(read_runs([tmp_path])[0])
     found = band(group, "steps")
     assert found is not None
-    assert found["grid"][0] == 20  # where both have begun
+    assert found["grid"][0] == 30  # where all have begun
     assert found["grid"][-1] == 200  # where the first ends
-    assert set(found["middle"]) == {20.0}
+    assert set(found["middle"]) == {40.0}
     assert set(found["low"]) == {10.0}
-    assert set(found["high"]) == {30.0}
+    assert set(found["high"]) == {80.0}
 
 
 def test_the_band_interpolates_between_iterations(tmp_path: Path) -> None:
@@ -561,7 +563,7 @@ def test_axes_seeds_environment_and_tables_can_be_chosen(browser: Browser, page:
     end = browser.ask(f"phasegradReport.views[{chart}].plot.data[0].at(-1)")
     assert end == pytest.approx(45.6)  # of PPO's last seed
     detail = browser.ask(
-        "phasegradReport.views.findIndex(view => view.spec.title === 'Return against environment steps')"
+        "phasegradReport.views.findIndex(view => view.spec.title === 'Training return against environment steps')"
     )
     assert browser.ask(f"phasegradReport.views[{detail}].lines.length") == 2
     browser.ask(f"{choose}('Seeds', 'lines')")

@@ -5,10 +5,80 @@ A metric that no chart names is shown by itself under "More metrics", so a new a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 AXES = ("step", "iteration", "seconds")  # not curves of their own
+NOT_DRAWN = (
+    "return_mean",
+    "eval_episodes",
+    "eval_test_episodes",
+)  # drawn under "Learning", or of no interest as a curve
+
+
+@dataclass(frozen=True)
+class Healthy:
+    """A range of rules of thumb: within it green, beyond `red_below` or `red_above` red, amber between; what to do then."""
+
+    low: float
+    high: float
+    red_below: float = -math.inf
+    red_above: float = math.inf
+    too_low: str = ""
+    too_high: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.low:g} to {self.high:g}"
+
+    def state(self, value: float) -> str:
+        if self.low <= value <= self.high:
+            return "green"
+        return "red" if value < self.red_below or value > self.red_above else "amber"
+
+
+# The ranges that the charts shade, their notes name and the verdict judges by.
+HEALTHY = {
+    "kl": Healthy(
+        0.0005,
+        0.05,
+        red_above=0.1,
+        too_low="the policy hardly moves: raise learning_rate if the score is flat",
+        too_high="updates go too far: lower learning_rate or epochs, or set kl_stop",
+    ),
+    "clip_fraction": Healthy(
+        0.02,
+        0.3,
+        red_above=0.4,
+        too_low="the clip does next to nothing: more epochs or a higher learning_rate are free",
+        too_high="too many samples leave the clip range: lower learning_rate or epochs",
+    ),
+    "entropy": Healthy(  # of the first entropy, the share left after a tenth of the run
+        0.3,
+        math.inf,
+        red_below=0.1,
+        too_low="exploration ended early: raise entropy_coef or lower learning_rate",
+    ),
+    "explained_variance": Healthy(
+        0.5,
+        1.0,
+        red_below=0.0,
+        too_low="the value function explains little: normalise rewards, or raise critic_learning_rate or the value epochs",
+    ),
+    "policy_grad_norm": Healthy(  # its 95th over its 5th percentile
+        1.0,
+        10.0,
+        red_above=100.0,
+        too_high="it leaps between updates: lower learning_rate, or normalise rewards",
+    ),
+    "step_accepted": Healthy(0.9, 1.0),
+    "line_search_steps": Healthy(1, 3),
+    "importance_weight": Healthy(0.5, 2.0),
+    "trust_region_fraction": Healthy(0.0, 0.5),
+    "interference_cosine": Healthy(-0.2, 1.0),
+    "interference_norm_ratio": Healthy(0.1, 10.0),
+}
+NOT_SHADED = ("entropy", "policy_grad_norm")  # judged by what they do over the run, not by their values
 
 
 @dataclass(frozen=True)
@@ -19,6 +89,13 @@ class Chart:
     metrics: tuple[tuple[str, str], ...]
     note: str
 
+    @property
+    def healthy(self) -> tuple[float, float] | None:
+        """The range to shade."""
+        name = self.metrics[0][0]
+        found = HEALTHY.get(name) if name not in NOT_SHADED else None
+        return None if found is None else (found.low, found.high)
+
 
 def chart(title: str, note: str, **metrics: str) -> Chart:
     return Chart(title, tuple(metrics.items()), note)
@@ -28,28 +105,48 @@ SECTIONS: dict[str, tuple[Chart, ...]] = {
     "Evaluation": (
         chart(
             "Return in evaluation",
-            "Episodes in environments of their own at each checkpoint. Healthy: follows the training return.",
+            "Greedy actions, environments of their own. Healthy: the lowest rises with the mean; a low one beside a good mean is a rare failure.",
             eval_return_mean="mean",
             eval_return_min="lowest",
             eval_return_max="highest",
         ),
-        chart("Spread of the evaluation", "Standard deviation over its episodes.", eval_return_std="deviation"),
-        chart("Episode length in evaluation", "", eval_length_mean="steps"),
+        chart(
+            "Return on test levels",
+            "Episodes on levels that were not trained on. Healthy: close to the training levels; the distance is what was learnt by heart.",
+            eval_test_return_mean="mean",
+            eval_test_return_min="lowest",
+            eval_test_return_max="highest",
+        ),
+        chart(
+            "Spread of the evaluation",
+            "Standard deviation over its episodes.",
+            eval_return_std="deviation",
+            eval_test_return_std="test levels",
+        ),
+        chart("Episode length in evaluation", "", eval_length_mean="steps", eval_test_length_mean="test levels"),
+        chart(
+            "Episodes cut in evaluation",
+            "Ended after the most steps allowed. Healthy: 0. More: the greedy policy may go round in circles.",
+            eval_episodes_cut="episodes",
+            eval_test_episodes_cut="test levels",
+        ),
     ),
     "Policy update": (
         chart(
             "KL divergence",
-            "How far an update moves the policy. Healthy: 0.0005 to 0.05, steady or falling. Higher: lower the learning rate or the epochs.",
+            f"How far an update moves the policy. Healthy: {HEALTHY['kl']}, steady or falling. Higher: lower the learning rate or the epochs.",
             kl="KL(old, new)",
         ),
         chart(
             "Clip fraction",
-            "Samples whose ratio left the clip range. Healthy: 0.02 to 0.3. Near 0 the update could go further; above 0.4 it goes too far.",
+            f"Samples whose ratio left the clip range. Healthy: {HEALTHY['clip_fraction']}. Near 0 the update could go further; "
+            f"above {HEALTHY['clip_fraction'].red_above:g} it goes too far.",
             clip_fraction="fraction",
         ),
         chart(
             "Entropy",
-            "Randomness of the policy. Healthy: a slow fall. A crash to its floor early on means exploration has ended: raise entropy_coef.",
+            f"Randomness of the policy. Healthy: a slow fall. Less than {HEALTHY['entropy'].low:.0%} of it left after a tenth of the run: exploration "
+            "ended early, raise entropy_coef.",
             entropy="entropy",
         ),
         chart(
@@ -59,12 +156,12 @@ SECTIONS: dict[str, tuple[Chart, ...]] = {
         ),
         chart(
             "Policy gradient norm",
-            "Before clipping. Healthy: the same order of magnitude throughout; spikes far above max_grad_norm are cut to it.",
+            f"Before clipping. Healthy: within a factor of {HEALTHY['policy_grad_norm'].high:g} throughout; spikes far above max_grad_norm are cut to it.",
             policy_grad_norm="norm",
         ),
         chart(
             "Step accepted",
-            "TRPO: 1 where the line search found a step inside the trust region. Healthy: almost always 1.",
+            f"TRPO: 1 where the line search found a step inside the trust region. Healthy: {HEALTHY['step_accepted']} on average.",
             step_accepted="accepted",
         ),
         chart(
@@ -74,7 +171,7 @@ SECTIONS: dict[str, tuple[Chart, ...]] = {
         ),
         chart(
             "Line search steps",
-            "TRPO: step sizes tried. Healthy: 1 to 3. More: max_kl is too large, or cg_damping too small.",
+            f"TRPO: step sizes tried. Healthy: {HEALTHY['line_search_steps']}. More: max_kl is too large, or cg_damping too small.",
             line_search_steps="tried",
         ),
         chart(
@@ -84,12 +181,12 @@ SECTIONS: dict[str, tuple[Chart, ...]] = {
         ),
         chart(
             "Importance weight",
-            "ACER: mean ratio of the policy to the one that acted. Healthy: near 1.",
+            f"ACER: mean ratio of the policy to the one that acted. Healthy: near 1 ({HEALTHY['importance_weight']}).",
             importance_weight="weight",
         ),
         chart(
             "Trust region at work",
-            "ACER: share of samples whose gradient was held back. Healthy: below 0.5.",
+            f"ACER: share of samples whose gradient was held back. Healthy: {HEALTHY['trust_region_fraction']}.",
             trust_region_fraction="share",
         ),
         chart("Epochs done", "Below the configured number where kl_stop ended the update early.", epochs="epochs"),
@@ -97,7 +194,8 @@ SECTIONS: dict[str, tuple[Chart, ...]] = {
     "Value function": (
         chart(
             "Explained variance",
-            "How much of the value targets' variance V explains. Healthy: rises towards 1. At 0 or below V is no better than a constant.",
+            f"How much of the value targets' variance V explains. Healthy: rises to {HEALTHY['explained_variance']}. At 0 or below V is no better "
+            "than a constant.",
             explained_variance="of the rollout",
         ),
         chart(
@@ -154,12 +252,13 @@ SECTIONS: dict[str, tuple[Chart, ...]] = {
     "Interference": (
         chart(
             "Cosine of policy and value gradient",
-            "On the trunk they share. Below 0 the value loss undoes what the policy loss does; around 0 they do not meet.",
+            f"On the trunk they share. Healthy: {HEALTHY['interference_cosine']}. Below that the value loss undoes what the policy loss does; around 0 "
+            "they do not meet.",
             interference_cosine="cosine",
         ),
         chart(
             "Length of value over policy gradient",
-            "Far above 1 the value loss steers the shared trunk: lower value_coef, or separate the networks (arch dual).",
+            f"Healthy: {HEALTHY['interference_norm_ratio']}. Above, the value loss steers the shared trunk: lower value_coef, or separate the networks (arch dual).",
             interference_norm_ratio="ratio",
         ),
     ),
@@ -171,6 +270,12 @@ SECTIONS: dict[str, tuple[Chart, ...]] = {
             "Environment steps a second; dashed without the auxiliary phase. Drops mark auxiliary phases, checkpoints or a busy machine.",
             sps="steps/s",
             sps_policy_phase="policy phase",
+        ),
+        chart(
+            "Seconds of evaluations and checkpoints",
+            "What each of them took.",
+            eval_seconds="evaluation",
+            checkpoint_seconds="checkpoints",
         ),
     ),
     "Updates and replay": (
@@ -192,7 +297,7 @@ SECTIONS: dict[str, tuple[Chart, ...]] = {
 
 def charts_of(names: Iterable[str]) -> dict[str, list[Chart]]:
     """The sections whose metrics occur among `names`, and the rest under "More metrics"."""
-    present = {name for name in names if name not in (*AXES, "return_mean", "eval_episodes")}
+    present = {name for name in names if name not in (*AXES, *NOT_DRAWN)}
     present = {name for name in present if not name.startswith("time_")}
     found: dict[str, list[Chart]] = {}
     for section, charts in SECTIONS.items():

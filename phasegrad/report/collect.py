@@ -1,11 +1,12 @@
-"""Reads run directories for the report and sorts them: which runs are seeds of one configuration, and what differs.
+"""Reads run directories for the report: config, result, metrics as columns, evaluations made later.
 
 The files are data from anyone: what cannot be read is passed over and said, never executed or trusted.
 """
 
 from __future__ import annotations
 
-import re
+import bisect
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,24 +19,11 @@ from phasegrad.machine.paths import as_path
 from phasegrad.runs.files import read_json_object
 from phasegrad.runs.reading import CONFIG, METRICS, RESULT, MetricsReader, number_or_none
 
-# Fields that say how a run was computed, not what was trained: runs that differ in these alone are seeds of one group.
-MEANS_ONLY = {
-    "seed",
-    "device",
-    "compile",
-    "torch_threads",
-    "env_threads",
-    "checkpoint_every",
-    "keep_checkpoints",
-    "eval_episodes",
-    "eval_checkpoints",
-    "track",
-    "env_timeout",
-    "vectorization",
-    "preset",
-}
 DEEPEST = 4  # folders below a given one that are searched for runs
 MOST_RUNS = 1000
+EVALUATIONS = "evaluations.jsonl"
+MOST_EVALUATION_BYTES, MOST_EVALUATIONS = 1 << 22, 500  # of a run, the last ones
+LEVELS = "levels.json"  # a study's evaluations on training and test levels, with sampled actions
 LONGEST_TEXT = 200  # characters of a name or value from a file
 
 
@@ -53,6 +41,8 @@ class RecordedRun:
     rows: dict[str, np.ndarray]
     by_epoch: dict[str, list[tuple[int, list[float | None]]]]  # (row, value of each epoch)
     ignored_lines: int = 0
+    evaluations: list[dict[str, Any]] = field(default_factory=list)  # made later, by `phasegrad eval`
+    levels: dict[str, Any] = field(default_factory=dict)  # a study's evaluations on training and test levels
 
     @property
     def env(self) -> str:
@@ -75,30 +65,6 @@ class RecordedRun:
         values = self.values.get(name, np.zeros(0))
         finite = np.isfinite(values)
         return self.rows.get(name, np.zeros(0, dtype=int))[finite], values[finite]
-
-    def final_score(self) -> float | None:
-        """The evaluation's mean return if there was one, otherwise the last training return."""
-        evaluated = self.result.get("eval")
-        if isinstance(evaluated, Mapping):
-            score = number_or_none(evaluated.get("return_mean"))
-            if score is not None:
-                return score
-        _, values = self.column("return_mean")
-        return float(values[-1]) if len(values) else None
-
-    def evaluated(self) -> bool:
-        found = self.result.get("eval")
-        return isinstance(found, Mapping) and number_or_none(found.get("return_mean")) is not None
-
-
-@dataclass
-class RunGroup:
-    """Runs of one configuration that differ in their seed."""
-
-    label: str
-    env: str
-    variant: str  # the label without the environment: what a profile over environments compares
-    runs: list[RecordedRun] = field(default_factory=list)
 
 
 def text(value: Any) -> str:
@@ -160,23 +126,65 @@ def read_run(path: Path) -> RecordedRun:
         seconds.append(taken if isinstance(taken, float) else np.nan)
     if not steps:
         raise RunError(f"{path} has no row in its {METRICS} yet.")
+    result = read_json_object(path / RESULT)
+    for prefix in ("eval", "eval_test"):
+        _add_final_evaluation(columns, result, prefix, steps)
     return RecordedRun(
         path=path,
         name=text(path.resolve().name),
         config=config,
-        result=read_json_object(path / RESULT),
+        result=result,
         steps=np.array(steps),
         seconds=_rising(np.array(seconds)),
         values={name: np.array(values) for name, (_, values) in columns.items()},
         rows={name: np.array(indices) for name, (indices, _) in columns.items()},
         by_epoch=by_epoch,
         ignored_lines=reader.ignored,
+        evaluations=read_evaluations(path / EVALUATIONS),
+        levels=read_json_object(path / LEVELS),
     )
+
+
+def _add_final_evaluation(
+    columns: dict[str, tuple[list[int], list[float]]], result: Mapping[str, Any], prefix: str, steps: Sequence[float]
+) -> None:
+    """The evaluation at the end belongs to the curve too, where the last row does not have it already."""
+    found = result.get(prefix)
+    value = number_or_none(found.get("return_mean")) if isinstance(found, Mapping) else None
+    if not isinstance(found, Mapping) or value is None:
+        return
+    step = number_or_none(found.get("step"))
+    at = len(steps) - 1 if step is None else max(0, bisect.bisect_right(steps, step) - 1)
+    column = columns.setdefault(f"{prefix}_return_mean", ([], []))
+    if not column[0] or column[0][-1] < at:
+        column[0].append(at)
+        column[1].append(value)
 
 
 def _rising(seconds: np.ndarray) -> np.ndarray:
     """Wall-clock that never falls, as an axis needs it; where it is missing, the last known one holds."""
     return np.maximum.accumulate(np.where(np.isfinite(seconds), seconds, 0.0))
+
+
+def read_evaluations(path: Path) -> list[dict[str, Any]]:
+    """The lines of evaluations.jsonl that are evaluations, the last ones; a cut or foreign line is passed over."""
+    try:
+        if path.is_symlink() or not path.is_file():
+            return []
+        with open(path, "rb") as file:
+            file.seek(max(0, path.stat().st_size - MOST_EVALUATION_BYTES))
+            lines = file.read(MOST_EVALUATION_BYTES).split(b"\n")[:-1]  # the last has no end yet, or is empty
+    except OSError:
+        return []
+    found = []
+    for line in lines:
+        try:
+            entry = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(entry, dict) and number_or_none(entry.get("return_mean")) is not None:
+            found.append(entry)
+    return found[-MOST_EVALUATIONS:]
 
 
 def read_runs(paths: Sequence[str | Path]) -> tuple[list[RecordedRun], list[str]]:
@@ -199,56 +207,3 @@ def _distinguish(runs: list[RecordedRun]) -> None:
     for run in runs:
         if names.count(run.name) > 1:
             run.name = text("/".join(run.path.resolve().parts[-2:]))
-
-
-def differing_fields(configs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Fields that all configs have with unlike values, in the config's order."""
-    shared = [name for name in configs[0] if name != "versions" and all(name in config for config in configs)]
-    return [name for name in shared if len({_key(config[name]) for config in configs}) > 1]
-
-
-def _key(value: Any) -> str:
-    return repr(float(value)) if isinstance(value, (int, float)) and not isinstance(value, bool) else repr(value)
-
-
-def group_runs(runs: Sequence[RecordedRun]) -> list[RunGroup]:
-    """Runs whose configs agree in all that matters, together; named by what tells the groups apart."""
-    groups: dict[str, list[RecordedRun]] = {}
-    for run in runs:
-        trained = {k: _key(v) for k, v in sorted(run.config.items()) if k not in MEANS_ONLY | {"versions"}}
-        groups.setdefault(repr(trained), []).append(run)
-    found = []
-    for members in groups.values():
-        first = members[0]
-        siblings = [other[0] for other in groups.values() if other[0].algorithm == first.algorithm]
-        in_env = [other for other in siblings if other.env == first.env]
-        # a field that only follows from the environment (its preset's sizes, say) is no variant of the algorithm
-        fields = [
-            name
-            for name in differing_fields([run.config for run in in_env])
-            if name not in MEANS_ONLY | {"env", "algorithm"}
-        ]
-        variant = first.algorithm.upper()
-        shown = [f"{name}={_short(first.config[name])}" for name in fields[:4]]
-        if len(fields) > 4:
-            shown.append(f"and {len(fields) - 4} more")
-        if shown:
-            variant += " " + ", ".join(shown)
-        found.append(RunGroup(f"{variant} on {first.env}", first.env, variant, list(members)))
-    taken: set[str] = set()
-    for group in found:
-        name, count = group.label, 2
-        while group.label in taken:
-            group.label, count = f"{name} ({count})", count + 1
-        taken.add(group.label)
-    return sorted(found, key=lambda group: (group.env, _natural(group.variant)))
-
-
-def _natural(label: str) -> list[tuple[int, float, str]]:
-    """A sort key that puts 2 before 10 and 1e-4 before 1e-3."""
-    parts = re.split(r"(\d+(?:\.\d+)?(?:e[-+]?\d+)?)", label)
-    return [(1, float(part[:300]), "") if index % 2 else (0, 0.0, part) for index, part in enumerate(parts)]
-
-
-def _short(value: Any) -> str:
-    return text(f"{value:g}" if isinstance(value, float) else value)[:40]

@@ -9,21 +9,21 @@ import base64
 import itertools
 import warnings
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
 from scipy import stats
 
-from phasegrad.report.collect import RecordedRun, RunGroup
-from phasegrad.report.statistics import CONFIDENCE, estimate, interquartile_mean
+from phasegrad.report.collect import RecordedRun
+from phasegrad.report.grouping import RunGroup
+from phasegrad.report.scoring import FEWEST_FOR_INTERVAL
+from phasegrad.report.statistics import CONFIDENCE, interquartile_mean
+from phasegrad.runs.reading import number_or_none
 
 GRID_POINTS = 200  # of a band over seeds
 BAND_RESAMPLES = 2000
-PROFILE_POINTS, PROFILE_RESAMPLES = 121, 1000
-FEWEST_RUNS_OF_A_PROFILE = 8
-FEWEST_FOR_INTERVAL = 5  # runs of a variant: below that the interval of a fraction says nothing
 CURVE_BYTES = 4_500_000  # for all curves of a page, so that it stays under 10 MB with its axes and a video
+BETWEEN_ITERATIONS = {"evaluation": "eval_seconds", "checkpoints": "checkpoint_seconds"}  # by section
 BYTES_A_POINT = 8  # a float32 and an index, in base64
 FEWEST_POINTS, MOST_POINTS = 100, 2000
 
@@ -87,21 +87,44 @@ def run_curves(run: RecordedRun, most: int) -> dict[str, Any]:
 
 
 def band(group: RunGroup, axis: str, metric: str = "return_mean") -> dict[str, Any] | None:
-    """Interquartile mean and 95 % interval over a group's seeds, from where all of them have a value."""
+    """Interquartile mean over a group's seeds, from where all of them have a value; from three seeds on with its 95 % interval.
+
+    Seeds without a value of the metric are left out.
+    """
     lines = []
     for run in group.runs:
         rows, values = run.column(metric)
         places = (run.steps if axis == "steps" else run.seconds)[rows]
+        if not len(values):
+            continue
         if len(values) < 2 or places[-1] <= places[0]:
             return None
         lines.append((places, values))
+    if len(lines) < 2:
+        return None
     start = max(x[0] for x, _ in lines)
     # in time a run that has ended still has its last return, which np.interp holds; in steps there is no such run
     end = (min if axis == "steps" else max)(x[-1] for x, _ in lines)
-    if len(lines) < 2 or end <= start:
+    if end <= start:
         return None
-    grid = np.linspace(start, end, GRID_POINTS)
+    grid = _grid([x for x, _ in lines], start, end)
     scores = np.stack([np.interp(grid, x, y) for x, y in lines], axis=-1)  # [points, seeds]
+    middle = interquartile_mean(scores)
+    found = {"grid": [rounded(x, 7) for x in grid], "middle": [rounded(y) for y in middle], "seeds": len(lines)}
+    if len(lines) >= FEWEST_FOR_INTERVAL:
+        found |= _band_edges(scores, middle)
+    return found
+
+
+def _grid(places: Sequence[np.ndarray], start: float, end: float) -> np.ndarray:
+    """Where the seeds have their values, as long as those are few; otherwise equal distances."""
+    known = np.unique(np.concatenate(places))
+    known = known[(known >= start) & (known <= end)]
+    return known if 2 <= len(known) <= GRID_POINTS else np.linspace(start, end, GRID_POINTS)
+
+
+def _band_edges(scores: np.ndarray, middle: np.ndarray) -> dict[str, list[float | None]]:
+    """The interval at each point; scores: [points, seeds]."""
     with np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # seeds that agree to the last digit have no spread: their interval is a point
         found = stats.bootstrap(
@@ -114,57 +137,23 @@ def band(group: RunGroup, axis: str, metric: str = "return_mean") -> dict[str, A
             vectorized=True,
             rng=np.random.default_rng(0),  # the same runs give the same page
         )
-    middle = interquartile_mean(scores)
-    low, high = (np.where(np.isfinite(end), end, middle) for end in found.confidence_interval)
-    return {
-        "grid": [rounded(x, 7) for x in grid],
-        **{name: [rounded(y) for y in line] for name, line in (("middle", middle), ("low", low), ("high", high))},
-    }
+    low, high = (np.where(np.isfinite(edge), edge, middle) for edge in found.confidence_interval)
+    return {"low": [rounded(y) for y in low], "high": [rounded(y) for y in high]}
 
 
-def performance_profile(groups: Sequence[RunGroup]) -> dict[str, Any] | None:
-    """Fraction of runs above each score, by variant over all environments, with its stratified bootstrap interval.
-
-    With several environments scores are scaled to each one's lowest (0) and highest (1) final score among these runs.
-    """
-    by_env: dict[str, list[float]] = {}
-    for group in groups:
-        by_env.setdefault(group.env, []).extend(final_scores(group))
-    variants: dict[str, dict[str, list[float]]] = {}
-    for group in groups:
-        if not by_env[group.env]:
-            continue
-        low, high = (min(by_env[group.env]), max(by_env[group.env])) if len(by_env) > 1 else (0.0, 1.0)
-        stratum = variants.setdefault(group.variant, {}).setdefault(group.env, [])
-        stratum.extend((score - low) / ((high - low) or 1.0) for score in final_scores(group))
-    strata = {variant: [scores for scores in envs.values() if scores] for variant, envs in variants.items()}
-    strata = {variant: scores for variant, scores in strata.items() if scores}
-    everything = [score for scores in strata.values() for stratum in scores for score in stratum]
-    if len(everything) < FEWEST_RUNS_OF_A_PROFILE:
-        return None
-    low, high = min(everything), max(everything)
-    margin = (high - low) * 0.02 or 1.0
-    thresholds = np.linspace(low - margin, high + margin, PROFILE_POINTS)
-    lines = {}
-    for variant, scores in strata.items():
-        found = [estimate(scores, partial(fraction_above, tau), PROFILE_RESAMPLES) for tau in thresholds]
-        lines[variant] = {"middle": [rounded(point.value) for point in found]}
-        if sum(map(len, scores)) >= FEWEST_FOR_INTERVAL:
-            lines[variant]["low"] = [rounded(point.value if point.low is None else point.low) for point in found]
-            lines[variant]["high"] = [rounded(point.value if point.high is None else point.high) for point in found]
-    return {"thresholds": [rounded(x) for x in thresholds], "variants": lines, "scaled": len(by_env) > 1}
-
-
-def fraction_above(threshold: float, scores: np.ndarray) -> np.ndarray:
-    return (scores > threshold).mean(-1)
-
-
-def final_scores(group: RunGroup) -> list[float]:
-    return [score for run in group.runs if (score := run.final_score()) is not None]
+def bands(group: RunGroup) -> dict[str, dict[str, Any]]:
+    """Bands of the curves over seeds that the page draws, by metric and axis."""
+    found: dict[str, dict[str, Any]] = {}
+    for metric in ("eval_return_mean", "eval_test_return_mean", "return_mean"):
+        drawn = {axis: made for axis in ("steps", "seconds") if (made := band(group, axis, metric)) is not None}
+        if drawn:
+            found[metric] = drawn
+    return found
 
 
 def time_spent(run: RecordedRun) -> dict[str, float]:
-    """Seconds by section over the run: each iteration's length (its steps by its steps/s) times its shares."""
+    """Seconds by section over the run: each iteration's length (its steps by its steps/s) times its shares, evaluations and
+    checkpoints, which lie between iterations, and what is left of the wall-clock time."""
     rows, speeds = run.column("sps")
     steps = np.diff(run.steps, prepend=0.0)
     seconds = np.zeros(len(run.steps))
@@ -174,12 +163,17 @@ def time_spent(run: RecordedRun) -> dict[str, float]:
         if name.startswith("time_"):
             at, shares = run.column(name)
             spent[name.removeprefix("time_")] = float((seconds[at] * np.clip(shares, 0.0, 1.0)).sum())
-    rest = float(seconds.sum()) - sum(spent.values())
-    return {name: taken for name, taken in {**spent, "other": max(0.0, rest)}.items() if taken > 0}
+    iterations = max(float(seconds.sum()), sum(spent.values()))
+    for name, metric in BETWEEN_ITERATIONS.items():
+        spent[name] = spent.get(name, 0.0) + float(np.clip(run.column(metric)[1], 0.0, None).sum())
+        iterations += float(np.clip(run.column(metric)[1], 0.0, None).sum())
+    whole = max(number_or_none(run.result.get("seconds")) or 0.0, float(run.seconds[-1]), iterations)
+    rest = whole - sum(spent.values())
+    return {name: taken for name, taken in {**spent, "other": max(0.0, rest)}.items() if taken > 1e-9}
 
 
 def epoch_profiles(group: RunGroup) -> dict[str, dict[str, list[float | None]]]:
-    """Mean of each epoch's value over the auxiliary phases in the first and the last third of the group's runs."""
+    """Mean of each epoch's value over the updates or auxiliary phases in the first and the last third of the group's runs."""
     profiles: dict[str, dict[str, list[float | None]]] = {}
     for name in {name for run in group.runs for name in run.by_epoch}:
         parts: dict[str, list[list[float | None]]] = {"first third": [], "last third": []}

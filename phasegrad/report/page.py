@@ -6,41 +6,55 @@ The page's policy (CSP) lets run only the two scripts it carries, by their hash,
 from __future__ import annotations
 
 import base64
+import dataclasses
 import hashlib
 import json
+import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from importlib import resources
 from typing import Any
 
-from phasegrad.report import tables
-from phasegrad.report.catalogue import Chart, charts_of
-from phasegrad.report.collect import RecordedRun, RunGroup, group_runs, text
+from phasegrad.report import score_tables, tables
+from phasegrad.report.catalogue import SECTIONS, Chart, charts_of
+from phasegrad.report.collect import RecordedRun, text
+from phasegrad.report.comparisons import aggregate_tables, pair_table
 from phasegrad.report.curves import (
     GRID_POINTS,
     add_epoch_ends,
-    band,
+    bands,
     constant_value,
     epoch_profiles,
-    final_scores,
-    performance_profile,
     points_a_curve,
     run_curves,
 )
-from phasegrad.report.statistics import summarise
+from phasegrad.report.epochs import EpochChart, epoch_charts
+from phasegrad.report.grouping import RunGroup, group_runs
+from phasegrad.report.profile import performance_profile
+from phasegrad.report.scoring import is_evaluated
+from phasegrad.report.study import StudyFolder, name_by_study, study_of
+from phasegrad.report.verdict import verdict_block
+from phasegrad.report.videos import video_figures
 from phasegrad.versions import __version__
 
 MOST_BYTES = 10_000_000  # of a page
-BLOCKS = (
+PAGE_SCRIPTS = ("drawing.js", "export.js", "page.js")  # one script of the page, in this order
+BLOCKS = (  # in the order of the page
+    ("verdict", "Verdict"),
     ("learning", "Learning"),
-    ("scores", "Final scores"),
+    ("videos", "Videos"),
+    ("scores", "Scores"),
     ("time", "Where the time went"),
     ("settings", "Settings"),
-    ("videos", "Videos"),
     ("runs", "Runs"),
     ("about", "About this page"),
 )
+
+
+def section_id(name: str) -> str:
+    """The address of a section of metrics, as page.js gives it."""
+    return "section-" + re.sub(r"[^a-z0-9]+", "-", name.lower())
 
 
 def asset(name: str) -> str:
@@ -53,11 +67,15 @@ def as_script_data(data: Any) -> str:
     return text_.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
 
-def payload(groups: Sequence[RunGroup], runs: Sequence[RecordedRun]) -> dict[str, Any]:
+def payload(
+    groups: Sequence[RunGroup], runs: Sequence[RecordedRun], study: StudyFolder | None = None
+) -> dict[str, Any]:
     """What the page's script draws from."""
     most = points_a_curve(runs)
     names = sorted({name for run in runs for name in run.values})
-    sections = charts_of(names)
+    sections: dict[str, list[Chart]] = charts_of(names)
+    epochs = epoch_charts({name for run in runs for name in run.by_epoch})
+    order = [name for name in (*SECTIONS, "More metrics") if name in {*sections, *(chart.section for chart in epochs)}]
     return {
         "runs": [
             {
@@ -74,27 +92,38 @@ def payload(groups: Sequence[RunGroup], runs: Sequence[RecordedRun]) -> dict[str
                 "label": group.label,
                 "variant": group.variant,
                 "env": group.env,
-                "bands": {axis: found for axis in ("steps", "seconds") if (found := band(group, axis)) is not None},
+                "bands": bands(group),
+                "evaluated": is_evaluated(group),
                 "epochs": epoch_profiles(group),
             }
             for group in groups
         ],
-        "sections": {name: section(charts, runs) for name, charts in sections.items()},
-        "profile": performance_profile(groups),
+        "sections": {name: section(name, sections.get(name, []), epochs, runs) for name in order},
+        "profile": performance_profile(groups, study),
         "points": most,
     }
 
 
-def section(charts: Sequence[Chart], runs: Sequence[RecordedRun]) -> dict[str, Any]:
+def section(
+    name: str, charts: Sequence[Chart], epochs: Sequence[EpochChart], runs: Sequence[RecordedRun]
+) -> dict[str, Any]:
     """A section's charts; where nothing ever changes, a few words in place of a chart."""
     drawn, constant = [], []
     for chart in charts:
-        values = {name: constant_value(runs, name) for name, _ in chart.metrics}
+        values = {metric: constant_value(runs, metric) for metric, _ in chart.metrics}
         if all(value is not None for value in values.values()):
-            constant += [f"{name} {tables.number(value)}" for name, value in values.items()]
+            constant += [f"{metric} {tables.number(value)}" for metric, value in values.items()]
         else:
-            drawn.append({"title": chart.title, "metrics": [list(pair) for pair in chart.metrics], "note": chart.note})
-    return {"charts": drawn, "constant": constant}
+            drawn.append(
+                {
+                    "title": chart.title,
+                    "metrics": [list(pair) for pair in chart.metrics],
+                    "note": chart.note,
+                    "healthy": chart.healthy,
+                }
+            )
+    by_epoch = [dataclasses.asdict(chart) for chart in epochs if chart.section == name]
+    return {"charts": drawn, "constant": constant, "epochs": by_epoch}
 
 
 def heading_of(groups: Sequence[RunGroup], envs: Sequence[str]) -> str:
@@ -105,22 +134,11 @@ def heading_of(groups: Sequence[RunGroup], envs: Sequence[str]) -> str:
     return f"{what} on {where}"
 
 
-def cards(groups: Sequence[RunGroup]) -> str:
-    """A line of large numbers: each group's final return."""
-    shown = []
-    for group in groups[:12]:
-        scores = final_scores(group)
-        if not scores:
-            continue
-        found = summarise([scores])
-        spread = "" if found.iqm.low is None else f"<br>95&nbsp;%: {tables.interval(found.iqm)}"
-        seeds = f"IQM of {found.count} seeds" if found.count > 1 else f"seed {escape(group.runs[0].seed)}"
-        shown.append(
-            f'<div class="card"><div class="card-label">{escape(group.label)}</div>'
-            f'<div class="card-value">{tables.number(found.iqm.value)}</div>'
-            f'<div class="card-note">{seeds}{spread}</div></div>'
-        )
-    return f'<div class="cards">{"".join(shown)}</div>' if shown else ""
+def score_block(groups: Sequence[RunGroup], study: StudyFolder | None) -> str:
+    """The scores as tables, with the profile's chart among them."""
+    parts = [score_tables.score_table(groups, study), aggregate_tables(groups, study), pair_table(groups, study)]
+    parts += ['<div id="charts-profile" class="charts wide"></div>', score_tables.evaluations_table(groups)]
+    return "".join(parts)
 
 
 def about(groups: Sequence[RunGroup], runs: Sequence[RecordedRun], problems: Sequence[str], most: int) -> str:
@@ -131,13 +149,15 @@ def about(groups: Sequence[RunGroup], runs: Sequence[RecordedRun], problems: Seq
             "which the lowest and the highest point stay where they are. No extreme is lost and nothing is averaged, but zooming shows no more points."
         ]
         if thinned
-        else ["Every point of every curve is drawn; nothing is smoothed or left out."]
+        else ["Every point of every curve is drawn; nothing is left out, and nothing smoothed unless you choose it."]
     )
     points += [
-        "Return is the mean over the last 100 training episodes, as the run recorded it.",
-        f"A band is the 95 % percentile bootstrap interval of the interquartile mean (IQM) over seeds, at {GRID_POINTS} places where all "
-        "seeds have a value, linearly interpolated between iterations. Against wall-clock time a run that has ended keeps its last return. With fewer than four seeds the IQM is the mean, and the interval too narrow to trust.",
+        "A run's score is the mean return of its evaluation: whole episodes with greedy actions in environments of their own. Where there "
+        "was none, the training return (the mean of the last 100 training episodes, with sampled actions) stands in and is called so.",
+        f"A band is the 95 % percentile bootstrap interval of the interquartile mean (IQM) over seeds, at up to {GRID_POINTS} places where all "
+        "seeds have a value, linearly interpolated between iterations. Against wall-clock time a run that has ended keeps its last return. With fewer than four seeds the IQM is the mean; with fewer than three there is no interval, with fewer than five no winner.",
         "A gap in a curve is a value that was no number (NaN or infinite).",
+        "Smoothing, where you choose it, is an exponential mean of each single curve with the curve itself faint behind it; bands, evaluations and downloaded numbers are never smoothed.",
     ]
     broken = sum(run.ignored_lines for run in runs)
     if broken:
@@ -155,34 +175,50 @@ def render(runs: Sequence[RecordedRun], problems: Sequence[str] = (), title: str
     """The whole page."""
     for run in runs:
         add_epoch_ends(run)
-    groups = group_runs(runs)
-    envs = sorted({group.env for group in groups})
-    data = payload(groups, runs)
-    heading = text(title or heading_of(groups, envs))
+    groups, study = group_runs(runs), study_of(runs)
+    name_by_study(groups, study)
+    data = payload(groups, runs, study)
+    named = title or (study.title if study is not None else None)
+    heading = text(named or heading_of(groups, sorted({group.env for group in groups})))
     bodies = {
+        "verdict": verdict_block(groups, study),
         "learning": '<div id="charts-learning" class="charts wide"></div>',
-        "scores": tables.score_table(groups) + '<div id="charts-profile" class="charts wide"></div>',
+        "scores": score_block(groups, study),
         "time": tables.time_bars(groups),
         "settings": tables.settings_tables(groups),
         "runs": tables.runs_table(groups),
         "about": about(groups, runs, problems, data["points"]),
     }
     script_data = as_script_data(data)
-    scripts = [asset("uPlot.iife.min.js"), asset("page.js")]
+    scripts = [asset("uPlot.iife.min.js"), "\n".join(map(asset, PAGE_SCRIPTS))]
     bytes_left = MOST_BYTES - 50_000 - len(script_data) - sum(map(len, [*scripts, *bodies.values()]))
-    bodies["videos"] = tables.video_figures(runs, bytes_left)
+    bodies["videos"] = video_figures(runs, bytes_left)
+    steps = f"{tables.number(sum(run.steps[-1] for run in runs))} environment steps"
+    plural = ("s" if len(runs) > 1 else "", "s" if len(groups) > 1 else "")
+    count = f"{len(runs)} run{plural[0]} of {len(groups)} configuration{plural[1]}, {steps} in all"
+    return document(heading, count, *laid_out(bodies, list(data["sections"])), script_data, scripts)
+
+
+def laid_out(bodies: Mapping[str, str], sections: Sequence[str]) -> tuple[str, str, str]:
+    """Links in the order of the page, what stands above the controls, and what stands below them."""
     blocks = {
         key: f'<section id="{key}" aria-labelledby="head-{key}"><h2 id="head-{key}">{escape(name)}</h2>{bodies[key]}</section>'
         for key, name in BLOCKS
         if bodies[key]
     }
-    metrics = '<div id="metric-sections"></div>'
-    order = [blocks.get("learning"), blocks.get("videos"), blocks.get("scores"), metrics]
-    order += [blocks.get(key) for key in ("time", "settings", "runs", "about")]
-    links = "".join(f'<a href="#{key}">{escape(name)}</a>' for key, name in BLOCKS if key in blocks)
-    steps = f"{tables.number(sum(run.steps[-1] for run in runs))} environment steps"
-    plural = ("s" if len(runs) > 1 else "", "s" if len(groups) > 1 else "")
-    count = f"{len(runs)} run{plural[0]} of {len(groups)} configuration{plural[1]}, {steps} in all"
+    metrics = {section_id(name): name for name in sections}
+    order = list(blocks)
+    first = order.index("time") if "time" in order else order.index("settings")  # the metrics' charts come before it
+    titles = dict(BLOCKS) | metrics
+    links = "".join(f'<a href="#{key}">{escape(titles[key])}</a>' for key in (*order[:first], *metrics, *order[first:]))
+    below = [*(blocks[key] for key in order[1:first]), '<div id="metric-sections"></div>']
+    return links, blocks["verdict"], "".join([*below, *(blocks[key] for key in order[first:])])
+
+
+def document(
+    heading: str, count: str, links: str, above: str, below: str, script_data: str, scripts: Sequence[str]
+) -> str:
+    """The parts as one HTML file, with the policy that lets its own scripts run and no other."""
     hashes = " ".join(f"'sha256-{digest(script)}'" for script in scripts)
     policy = (
         f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:; media-src data:; "
@@ -208,10 +244,10 @@ def render(runs: Sequence[RecordedRun], problems: Sequence[str] = (), title: str
 </header>
 <nav aria-label="Parts of the page">{links}</nav>
 <main>
-{cards(groups)}
+{above}
 <div id="controls" role="group" aria-label="What the charts show" hidden></div>
 <noscript><p class="warning">The charts need JavaScript, which this browser has switched off. The tables below do not.</p></noscript>
-{"".join(block for block in order if block)}
+{below}
 </main>
 <script type="application/json" id="report-data">{script_data}</script>
 <script>{scripts[0]}</script>

@@ -1,4 +1,4 @@
-"""Means, interquartile means and bootstrap intervals of scores: pure functions of numbers.
+"""Means, interquartile means, optimality gaps, probabilities of improvement and bootstrap intervals: pure functions of numbers.
 
 Scores come as strata, one an environment: a sequence of the scores of its seeds. The bootstrap resamples seeds within
 each stratum and never across, since environments are chosen and seeds are drawn (Agarwal et al. 2021).
@@ -45,6 +45,18 @@ def interquartile_mean(scores: np.ndarray) -> np.ndarray:
     return np.asarray(stats.trim_mean(scores, 0.25, axis=-1))
 
 
+def optimality_gap(scores: np.ndarray, target: float = 1.0) -> np.ndarray:
+    """How far scores fall short of the target, mean along the last axis; what lies above it counts as reached."""
+    return np.mean(np.maximum(0.0, target - scores), axis=-1)
+
+
+def probability_of_improvement(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
+    """P(a run of ours scores above a run of theirs), equal scores counting half: [..., n], [..., m] -> [...]."""
+    above = ours[..., :, None] > theirs[..., None, :]
+    equal = ours[..., :, None] == theirs[..., None, :]
+    return np.mean(above + 0.5 * equal, axis=(-2, -1))
+
+
 def summarise(strata: Strata, resamples: int = RESAMPLES) -> Summary:
     """Mean and interquartile mean over all strata, with their 95 % intervals."""
     return Summary(
@@ -82,4 +94,39 @@ def estimate(strata: Strata, statistic: Callable[[np.ndarray], np.ndarray], resa
         rng=np.random.default_rng(0),  # the same scores give the same table
     )
     low, high = found.confidence_interval
+    return Estimate(value, float(low), float(high))
+
+
+Comparison = Callable[[Sequence[np.ndarray], Sequence[np.ndarray]], np.ndarray]  # of strata [..., n], [..., m] to [...]
+
+
+def difference_of(statistic: Callable[[np.ndarray], np.ndarray]) -> Comparison:
+    """The statistic of one side's pooled scores less that of the other's."""
+
+    def compare(ours: Sequence[np.ndarray], theirs: Sequence[np.ndarray]) -> np.ndarray:
+        return statistic(np.concatenate(ours, axis=-1)) - statistic(np.concatenate(theirs, axis=-1))
+
+    return compare
+
+
+def mean_improvement(ours: Sequence[np.ndarray], theirs: Sequence[np.ndarray]) -> np.ndarray:
+    """The probability of improvement within each stratum, mean over the strata."""
+    return np.mean([probability_of_improvement(a, b) for a, b in zip(ours, theirs, strict=True)], axis=0)
+
+
+def estimate_comparison(ours: Strata, theirs: Strata, compare: Comparison, resamples: int = 2000) -> Estimate:
+    """A comparison of two variants over the same strata, with the percentile interval of the stratified bootstrap.
+
+    Both sides are resampled, each within its strata; no interval where no stratum has two scores on a side.
+    """
+    sides = [[np.asarray(stratum, dtype=np.float64) for stratum in side] for side in (ours, theirs)]
+    if not sides[0] or any(not len(stratum) for side in sides for stratum in side):
+        raise ValueError("no scores")
+    value = float(compare(*sides))
+    if max(len(stratum) for side in sides for stratum in side) < 2:
+        return Estimate(value, None, None)
+    rng = np.random.default_rng(0)  # the same scores give the same table
+    drawn = [[s[rng.integers(len(s), size=(resamples, len(s)))] for s in side] for side in sides]
+    tail = 50 * (1 - CONFIDENCE)
+    low, high = np.percentile(compare(*drawn), (tail, 100 - tail))
     return Estimate(value, float(low), float(high))

@@ -5,18 +5,18 @@ All text from files passes `escape` here; nothing else writes it into the page.
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Iterable, Sequence
 from html import escape
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from phasegrad.report.collect import RecordedRun, RunGroup, text
-from phasegrad.report.curves import final_scores, time_spent
-from phasegrad.report.statistics import Estimate, summarise
+from phasegrad.report.collect import text
+from phasegrad.report.curves import time_spent
+from phasegrad.report.grouping import RunGroup
+from phasegrad.report.scoring import EVALUATION, FEWEST_FOR_INTERVAL, run_score
+from phasegrad.report.statistics import Estimate
 from phasegrad.runs.reading import number_or_none
 
 SECTION_NAMES = {
@@ -24,6 +24,9 @@ SECTION_NAMES = {
     "inference": "acting (inference)",
     "update": "policy and value update",
     "auxiliary": "auxiliary phase",
+    "compile": "compiling",
+    "evaluation": "evaluation",
+    "checkpoints": "checkpoints",
     "other": "everything else",
 }
 UNEXPLAINED = ("algorithm", "versions")
@@ -53,15 +56,21 @@ def duration(seconds: Any) -> str:
     return f"{whole // 3600:,} h {whole // 60 % 60:02d} min"
 
 
-def interval(estimate: Estimate) -> str:
-    if estimate.low is None or estimate.high is None:
-        return "one seed"
+def interval(estimate: Estimate, seeds: int) -> str:
+    """The 95 % interval, from three seeds on: below that it says nothing."""
+    if estimate.low is None or estimate.high is None or seeds < FEWEST_FOR_INTERVAL:
+        return "–"
     return f"{number(estimate.low)} to {number(estimate.high)}"
 
 
-def table(caption: str, head: Sequence[str], rows: Iterable[Sequence[str]], numeric: int = 1) -> str:
-    """A table of cells that are HTML already; columns from `numeric` on are numbers."""
-    style = [' class="number"' if index >= numeric else "" for index in range(len(head))]
+def table(
+    caption: str, head: Sequence[str], rows: Iterable[Sequence[str]], numeric: int = 1, words: Sequence[str] = ()
+) -> str:
+    """A table of cells that are HTML already; columns from `numeric` on are numbers, those named in `words` lists or text."""
+    style = [
+        ' class="words"' if name in words else ' class="number"' if index >= numeric else ""
+        for index, name in enumerate(head)
+    ]
     top = "".join(f'<th scope="col"{style[index]}>{cell}</th>' for index, cell in enumerate(head))
     body = "".join(
         "<tr>"
@@ -78,40 +87,13 @@ def table(caption: str, head: Sequence[str], rows: Iterable[Sequence[str]], nume
     )
 
 
-def score_table(groups: Sequence[RunGroup]) -> str:
-    """Final scores by group: interquartile mean and mean with their intervals, and each seed's score."""
-    rows = []
-    best = {
-        env: max((summarise([s], 100).iqm.value for g in groups if g.env == env and (s := final_scores(g))), default=0)
-        for env in {group.env for group in groups}
-    }
-    for group in groups:
-        scores = final_scores(group)
-        cells = [escape(group.env), escape(group.variant)]
-        if not scores:
-            rows.append([*cells, str(len(group.runs)), "–", "–", "–", "no finished episode"])
-            continue
-        found = summarise([scores])
-        shown = number(found.iqm.value)
-        rival = sum(other.env == group.env for other in groups) > 1
-        if rival and found.iqm.value == best[group.env]:
-            shown = f"<strong>{shown}</strong>"
-        each = ", ".join(number(score) for score in scores[:20]) + (", …" if len(scores) > 20 else "")
-        rows.append([*cells, str(found.count), shown, interval(found.iqm), number(found.mean.value), each])
-    evaluated = [run.evaluated() for group in groups for run in group.runs]
-    source = "evaluation" if all(evaluated) else "last 100 training episodes"
-    if any(evaluated) and not all(evaluated):
-        source = "evaluation where there was one, otherwise the last 100 training episodes"
-    head = ["environment", "variant", "seeds", "IQM", "95 % interval", "mean", "each seed"]
-    return table(f"Final return ({source})", head, rows, numeric=2)
-
-
 def time_bars(groups: Sequence[RunGroup]) -> str:
     """Where the time went: a bar and its numbers for each group, mean of its runs."""
     by_group = {id(group): [time_spent(run) for run in group.runs] for group in groups}
     found = {name for spent in by_group.values() for entry in spent for name in entry}
     # Sections of an algorithm from outside stand by their own names before what is left.
-    sections = [*list(SECTION_NAMES)[:-1], *sorted(found - set(SECTION_NAMES)), "other"]
+    named = [name for name in list(SECTION_NAMES)[:-1] if name in found]
+    sections = [*named, *sorted(found - set(SECTION_NAMES)), *(["other"] if "other" in found else [])]
     bars, rows = [], []
     for group in groups:
         spent = by_group[id(group)]
@@ -140,7 +122,8 @@ def time_bars(groups: Sequence[RunGroup]) -> str:
     if not rows:
         return ""
     key = "".join(
-        f'<li><span class="swatch piece-{name}"></span>{escape(shown)}</li>' for name, shown in SECTION_NAMES.items()
+        f'<li><span class="swatch piece-{name if name in SECTION_NAMES else "more"}"></span>{escape(SECTION_NAMES.get(name, name))}</li>'
+        for name in sections
     )
     head = ["runs", "total", *(escape(SECTION_NAMES.get(name, name)) for name in sections), "steps/s"]
     numbers = table("Share of the time by section, mean over the seeds", head, rows)
@@ -190,6 +173,8 @@ def runs_table(groups: Sequence[RunGroup]) -> str:
     for group in groups:
         for run in group.runs:
             seconds = run.result.get("seconds", float(run.seconds[-1]))
+            score = run_score(run)
+            evaluated = score is not None and score.kind == EVALUATION
             speed = run.steps[-1] / run.seconds[-1] if run.seconds[-1] > 0 else None
             rows.append(
                 [
@@ -198,48 +183,29 @@ def runs_table(groups: Sequence[RunGroup]) -> str:
                     escape(run.seed),
                     escape(run.status),
                     number(run.steps[-1]),
-                    number(run.final_score()),
+                    number(score.value) if score and evaluated else "–",
+                    number(
+                        run.result.get(
+                            "return_mean", values[-1] if len(values := run.column("return_mean")[1]) else None
+                        )
+                    ),
                     duration(seconds),
                     number(speed, 3) if speed is None or speed < 100 else f"{speed:,.0f}",
                     f"{found:,.0f} MB" if (found := number_or_none(run.result.get("peak_rss_mb"))) else "–",
                     f"{len(run.steps):,}" + (f" ({run.ignored_lines:,} unreadable)" if run.ignored_lines else ""),
                 ]
             )
-    head = ["run", "group", "seed", "status", "steps", "return", "time", "steps/s", "peak memory", "rows"]
+    head = [
+        "run",
+        "group",
+        "seed",
+        "status",
+        "steps",
+        "score",
+        "training return",
+        "time",
+        "steps/s",
+        "peak memory",
+        "rows",
+    ]
     return table("Every run", head, rows, numeric=4)
-
-
-def newest_videos(run: RecordedRun) -> list[Path]:
-    """The run's mp4 files, the newest first; links out of the folder and files of another kind are left out."""
-    folder = run.path / "videos"
-    if folder.is_symlink() or not folder.is_dir():
-        return []
-    files = [file for file in folder.glob("*.mp4") if file.is_file() and not file.is_symlink()]
-    return sorted((file for file in files if _is_mp4(file)), key=lambda file: -file.stat().st_mtime)
-
-
-def _is_mp4(file: Path) -> bool:
-    with open(file, "rb") as opened:
-        return opened.read(12)[4:8] == b"ftyp"
-
-
-def video_figures(runs: Sequence[RecordedRun], bytes_left: int) -> str:
-    """The newest video of each run inside the page, as long as `bytes_left` last; the others by name."""
-    shown, named = [], []
-    for run in runs:
-        for index, file in enumerate(newest_videos(run)):
-            size = (file.stat().st_size + 2) // 3 * 4 + 400
-            label = f"{run.name}: {file.name}"
-            if index or size > bytes_left:
-                named.append(label)
-                continue
-            bytes_left -= size
-            data = base64.b64encode(file.read_bytes()).decode()
-            shown.append(
-                f'<figure><video controls loop muted playsinline preload="metadata" aria-label="{escape(label)}" '
-                f'src="data:video/mp4;base64,{data}"></video><figcaption>{escape(label)}</figcaption></figure>'
-            )
-    if not shown and not named:
-        return ""
-    rest = f'<p class="quiet">Not inside this page: {escape(text(", ".join(named)))}.</p>' if named else ""
-    return f'<div class="videos">{"".join(shown)}</div>{rest}'

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from phasegrad.config import coerce
 from phasegrad.errors import ConfigError, nearest
+from phasegrad.machine.paths import folder_name as folder_name  # grid.py and definition.py know it by this module
 
 
 def known_only(data: Mapping[str, Any], known: Iterable[str], where: str) -> None:
@@ -52,11 +52,6 @@ def checked_seeds(values: Iterable[Any]) -> tuple[int, ...]:
 def one_line(text: str) -> str:
     """Text for a terminal: without control characters."""
     return "".join(character if character.isprintable() else " " for character in text).strip()
-
-
-def folder_name(name: str) -> str:
-    """A name as a folder of its own: letters, digits, dots, dashes; it can neither climb nor hide."""
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-")[:80]
 
 
 def distinct_folders(what: str, names: Iterable[str]) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from phasegrad.config import Config
+from phasegrad.envs.figures import procgen_scale
 from phasegrad.runs.files import read_json_object, write_json
 from phasegrad.runs.reading import number_or_none
 from phasegrad.studies.definition import Environment, Study
@@ -16,16 +17,6 @@ from phasegrad.studies.random_policy import random_return
 
 RANDOM = "random.json"
 WINDOW = 100  # training episodes that a run's return is the mean of
-
-# Scores that count as 0 and 1, from the Procgen authors' released code: (hard, easy).
-PROCGEN_SCALES = {
-    "coinrun": ((5, 10), (5, 10)), "starpilot": ((1.5, 35), (2.5, 64)), "caveflyer": ((2, 13.4), (3.5, 12)),
-    "dodgeball": ((1.5, 19), (1.5, 19)), "fruitbot": ((-0.5, 27.2), (-1.5, 32.4)), "chaser": ((0.5, 14.2), (0.5, 13)),
-    "miner": ((1.5, 20), (1.5, 13)), "jumper": ((1, 10), (1, 10)), "leaper": ((1.5, 10), (1.5, 10)),
-    "maze": ((4, 10), (5, 10)), "bigfish": ((0, 40), (1, 40)), "heist": ((2, 10), (3.5, 10)),
-    "climber": ((1, 12.6), (2, 12.6)), "plunder": ((3, 30), (4.5, 30)), "ninja": ((2, 10), (3.5, 10)),
-    "bossfight": ((0.5, 13), (0.5, 13)),
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -116,12 +107,7 @@ def environment_constants(environment: Environment, config: Config) -> tuple[flo
     """The study's constants, or the built-in ones of Procgen."""
     if environment.low is not None and environment.high is not None:
         return environment.low, environment.high
-    game = environment.env.lower().removeprefix("procgen/")
-    distribution = config.env_options.get("distribution", "easy")
-    if game in PROCGEN_SCALES and environment.env.lower().startswith("procgen/") and distribution in ("hard", "easy"):
-        low, high = PROCGEN_SCALES[game][("hard", "easy").index(distribution)]
-        return float(low), float(high)
-    return None
+    return procgen_scale(environment.env, config.env_options)
 
 
 def random_score(run: PlannedRun, root: Path) -> float:

@@ -2,15 +2,17 @@
 "use strict";
 (() => {
   const started = performance.now();
+  const { linearSplits, linearRange, logSplits, symmetricSplits, logRange, symmetricRange, smoothed, toSvg } = drawing;
   const data = JSON.parse(document.getElementById("report-data").textContent);
   const COLOURS = 10, TIP_ROWS = 12, TABLE_ROWS = 25;
   const KINDS = { f32: Float32Array, f64: Float64Array, u16: Uint16Array, u32: Uint32Array };
   const envs = [...new Set(data.groups.map((group) => group.env))].sort();
-  const state = { env: envs[0], axis: "steps", seeds: "band", logX: false, hidden: new Set(), zoom: { steps: null, seconds: null } };
+  const state = { env: envs[0], axis: "steps", seeds: "band", logX: false, smoothing: 0, hidden: new Set(), zoom: { steps: null, seconds: null } };
   const views = [];
 
   data.runs.forEach((run, index) => { run.index = index; run.decoded = {}; });
   data.groups.forEach((group, index) => { group.index = index; group.runs = data.runs.filter((run) => run.group === index); });
+  const anyEvaluated = data.groups.some((group) => group.evaluated);
   const groupsShown = () => data.groups.filter((group) => group.env === state.env);
   const runsShown = () => groupsShown().flatMap((group) => group.runs);
   const variants = [...new Set(data.groups.map((group) => group.variant))];
@@ -47,12 +49,13 @@
   }
   const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const faded = (colour, alpha) => colour + Math.round(alpha * 255).toString(16).padStart(2, "0");
-  function groupColour(group) {
-    return css("--c" + ((envs.length > 1 ? variants.indexOf(group.variant) : groupsShown().indexOf(group)) % COLOURS));
+  // A slot is the name of a colour, which light, dark and print give a value each.
+  function groupSlot(group) {
+    return "--c" + (Math.max(0, envs.length > 1 ? variants.indexOf(group.variant) : groupsShown().indexOf(group)) % COLOURS);
   }
-  function runColour(run) { // one group alone: its seeds get colours of their own
+  function runSlot(run) { // one group alone: its seeds get colours of their own
     const groups = groupsShown();
-    return groups.length === 1 ? css("--c" + (groups[0].runs.indexOf(run) % COLOURS)) : groupColour(data.groups[run.group]);
+    return groups.length === 1 ? "--c" + (groups[0].runs.indexOf(run) % COLOURS) : groupSlot(data.groups[run.group]);
   }
   function runLabel(run) {
     const group = data.groups[run.group];
@@ -77,7 +80,7 @@
   const AXES = {
     steps: { name: "environment steps", tick: short, value: (x) => exact(x) + " steps" },
     seconds: { name: "wall-clock time", tick: (x) => clock(x).replace(/ (h|min|s)/g, (_, unit) => unit[0]).replace(/ /g, ""), value: clock, steps: [0.1, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 28800, 43200, 86400, 172800, 432000, 864000] },
-    epoch: { name: "epoch of the auxiliary phase", tick: (x) => (Number.isInteger(x) ? String(x) : ""), value: (x) => "epoch " + x, steps: [1, 2, 5, 10, 20, 50, 100, 200, 500] },
+    epoch: { name: "epoch", tick: (x) => (Number.isInteger(x) ? String(x) : ""), value: (x) => "epoch " + x, steps: [1, 2, 5, 10, 20, 50, 100, 200, 500] },
     score: { name: "score", tick: short, value: (x) => "score above " + short(x) },
   };
 
@@ -87,33 +90,46 @@
       const curve = curveOf(run, metric, state.axis);
       if (!curve) return [];
       const label = spec.metrics.length > 1 ? `${runLabel(run)} (${word})` : runLabel(run);
-      return [{ label, colour: runColour(run), curve, dash: which ? [5, 4] : null, width: 1.4, runs: [run.index] }];
+      const family = groupsShown().length > 1 ? data.groups[run.group].variant : runLabel(run); // what a short legend says
+      return [{ label, family: spec.metrics.length > 1 ? `${family} (${word})` : family, slot: runSlot(run), curve, dash: which ? [5, 4] : null, width: 1.4, runs: [run.index] }];
     }));
   }
+  // The evaluation is the score; a group without any shows its training returns, dashed and by that name.
+  const EVALUATED = [["eval_return_mean", "training levels"], ["eval_test_return_mean", "test levels"]];
+  const TRAINED = "training return, last 100 episodes";
   function learningLines(spec) {
     return (spec.env ? data.groups.filter((group) => group.env === spec.env) : groupsShown()).flatMap((group) => {
-      const band = group.bands[spec.axis], colour = groupColour(group), runs = group.runs.map((run) => run.index);
-      const lines = [];
-      if (band && state.seeds === "band") {
-        lines.push({ label: `${group.variant}, IQM of ${runs.length} seeds`, colour, curve: [band.grid, band.middle], low: band.low, high: band.high, width: 2.2, runs });
-      } else {
-        for (const run of group.runs) {
-          const curve = curveOf(run, "return_mean", spec.axis);
-          if (curve) lines.push({ label: runLabel(run), colour: runColour(run), curve, width: runs.length > 1 ? 1.5 : 2, runs: [run.index] });
-        }
-      }
-      return lines;
+      if (spec.training) return seedLines(group, "return_mean", spec.axis, "", null);
+      if (!group.evaluated) return seedLines(group, "return_mean", spec.axis, anyEvaluated ? TRAINED : "", anyEvaluated ? [2, 3] : null);
+      const drawn = EVALUATED.filter(([metric]) => group.runs.some((run) => run.curves[metric]));
+      const scores = drawn.flatMap(([metric, word], which) => seedLines(group, metric, spec.axis, drawn.length > 1 ? word : "", which ? [5, 4] : null));
+      if (scores.some((line) => line.curve[0].length > 1)) return scores;
+      const way = seedLines(group, "return_mean", spec.axis, TRAINED, [2, 3]); // one evaluation at the end: the way there, faint and by its name
+      return [...way.map(({ low, high, ...line }) => ({ ...line, faint: true, width: 1.5 })), ...scores];
+    });
+  }
+  function seedLines(group, metric, axis, word, dash) { // the seeds as one band, or a line each
+    const band = group.bands[metric]?.[axis], slot = groupSlot(group), named = (label) => (word ? `${label}, ${word}` : label);
+    const few = metric.startsWith("eval_") && axis === "steps"; // evaluations are few: each is marked
+    if (band && state.seeds === "band") {
+      const runs = group.runs.filter((run) => run.curves[metric]).map((run) => run.index);
+      return [{ label: named(`${group.variant}, ${band.seeds > 3 ? "IQM" : "mean"} of ${band.seeds} seeds`), slot, curve: [band.grid, band.middle],
+        ...(band.low ? { low: band.low, high: band.high } : {}), width: 2.2, dash, runs, points: few && band.grid.length <= 40 }];
+    }
+    return group.runs.flatMap((run) => {
+      const curve = curveOf(run, metric, axis);
+      return curve ? [{ label: named(runLabel(run)), slot: runSlot(run), curve, width: group.runs.length > 1 ? 1.5 : 2, dash, runs: [run.index], points: few && curve[0].length <= 40 }] : [];
     });
   }
   function epochLines(spec) {
     return groupsShown().flatMap((group) => Object.entries(group.epochs[spec.metric] ?? {}).map(([part, means]) => ({
-      label: `${group.variant}, ${part}`, colour: groupColour(group), dash: part.startsWith("first") ? [5, 4] : null, width: 2, points: true,
+      label: `${group.variant}, ${part}`, slot: groupSlot(group), dash: part.startsWith("first") ? [5, 4] : null, width: 2, points: true,
       curve: [means.map((_, i) => i + 1), means], runs: group.runs.map((run) => run.index),
     })));
   }
   function profileLines() {
     return Object.entries(data.profile.variants).map(([variant, line]) => ({
-      label: variant, colour: css("--c" + ((envs.length > 1 ? variants.indexOf(variant) : groupsShown().findIndex((g) => g.variant === variant)) % COLOURS)),
+      label: variant, slot: "--c" + (Math.max(0, envs.length > 1 ? variants.indexOf(variant) : groupsShown().findIndex((g) => g.variant === variant)) % COLOURS),
       curve: [data.profile.thresholds, line.middle], ...(line.low ? { low: line.low, high: line.high } : {}), width: 2.2,
       runs: data.groups.filter((group) => group.variant === variant).flatMap((group) => group.runs.map((run) => run.index)),
     }));
@@ -137,31 +153,65 @@
       if (spec.note) this.box.append(element("p", { class: "chart-note" }, spec.note));
       const key = lineKey(spec);
       if (key) this.box.append(key);
-      this.box.append(this.area, this.details);
+      this.paper = element("div", { class: "on-paper" });
+      const download = (name, make) => element("button", { type: "button", "aria-label": `${spec.title} as ${name}`, onclick: make }, name);
+      const foot = element("div", { class: "chart-foot" }, this.details, element("div", { class: "downloads" },
+        download("PNG", () => exporting.png(spec.title, this.svg(css))), download("SVG", () => exporting.save(exporting.fileName(spec.title, ".svg"), exporting.svgText(this.svg(css)), "image/svg+xml")),
+        download("CSV", () => exporting.save(exporting.fileName(spec.title, ".csv"), exporting.csv(exporting.curveRows(spec.axisName ?? AXES[this.axis].name, this.plain())), "text/csv"))));
+      this.box.append(this.area, this.paper, foot);
       parent.append(this.box);
       views.push(this);
       watcher.observe(this.box);
     }
     get axis() { return this.spec.axis ?? state.axis; }
+    get logX() { return state.logX && this.axis in state.zoom; }
+    prepared() { // the lines as drawn: from 0 up on a logarithmic axis, smoothed with the raw curve faint behind
+      return this.spec.lines(this.spec).map((line) => (this.logX && !(line.curve[0][0] > 0) ? positiveFrom(line) : line)).filter((line) => line.curve[0].length)
+        .flatMap((line) => (!state.smoothing || line.low || line.points || !(this.axis in state.zoom) ? [line] :
+          [{ ...line, ghost: true, width: 0.8 }, { ...line, label: line.label + ", smoothed", curve: [line.curve[0], smoothed(line.curve[1], state.smoothing)], width: 1.8 }]));
+    }
+    plain() { // the values behind the lines that are shown, never smoothed
+      return this.spec.lines(this.spec).filter((line) => this.visible(line)).map((line) => ({ ...line, xs: line.curve[0], ys: line.curve[1] }));
+    }
+    svg(colour, paper = false) { // this chart as it stands: its axes, zoom and visible lines
+      const lines = this.prepared().filter((line) => this.visible(line)).map((line) => ({ ...line, xs: line.curve[0], ys: line.curve[1] }));
+      const axis = AXES[this.axis], zoomed = this.axis in state.zoom && !this.spec.env ? state.zoom[this.axis] : null;
+      const places = lines.flatMap((line) => [line.xs[0], line.xs[line.xs.length - 1]]);
+      let [from, to] = zoomed ?? [Math.min(...places), Math.max(...places)];
+      if (!(to > from)) to = from + (Math.abs(from) || 1);
+      const inside = lines.flatMap((line) => [line.ys, line.low ?? [], line.high ?? []].flatMap((ys) => ys.filter((y, i) => y != null && line.xs[i] >= from && line.xs[i] <= to)));
+      const { kind, unit, range } = this.yAxis(inside), span = inside.reduce(([a, b], y) => [Math.min(a, y), Math.max(b, y)], [Infinity, -Infinity]);
+      const [low, high] = Array.isArray(range) ? range : range(null, inside.length ? span[0] : null, inside.length ? span[1] : null);
+      return toSvg({ title: paper ? "" : this.spec.title, xName: this.spec.axisName ?? axis.name, width: paper ? 520 : 760, height: paper ? 190 : 330, colour, background: !paper, lines,
+        x: { min: from, max: to, log: this.logX, tick: axis.tick, steps: axis.steps }, y: { min: low, max: high, kind, unit, tick: short }, healthy: this.spec.healthy, stepped: this.spec.stepped });
+    }
+    yAxis(values) { // linear, logarithmic, or logarithmic on both sides of 0
+      let low = Infinity, high = 0;
+      for (const y of values) { low = Math.min(low, y); high = Math.max(high, Math.abs(y)); }
+      const unit = high / 100 || 1; // where a symmetric logarithmic axis turns linear
+      if (!this.logY) return { kind: "linear", unit, low, range: this.spec.range ?? linearRange };
+      return low > 0 ? { kind: "log", unit, low, range: logRange } : { kind: "symmetric", unit, low, range: symmetricRange };
+    }
     visible(line) { return line.runs.some((run) => !state.hidden.has(run)); }
 
     build() {
       if (!this.seen) return;
       this.plot?.destroy();
       this.plot = null;
-      const logX = state.logX && this.axis in state.zoom;
-      this.lines = this.spec.lines(this.spec).map((line) => (logX && !(line.curve[0][0] > 0) ? positiveFrom(line) : line)).filter((line) => line.curve[0].length);
+      const logX = this.logX;
+      this.lines = this.prepared();
       this.box.hidden = !this.lines.length && !this.spec.keep;
       this.area.replaceChildren();
       if (!this.lines.length) { this.area.append(element("p", { class: "empty" }, "No values for this environment.")); return; }
       const tables = [], series = [{}], bands = [], places = [];
       for (const line of this.lines) {
+        line.colour = line.ghost || line.faint ? faded(css(line.slot), line.ghost ? 0.3 : 0.8) : css(line.slot);
         const show = this.visible(line), [xs, ys] = line.curve;
         places.push(series.length);
         tables.push([xs, ys]);
         series.push({ label: line.label, stroke: line.colour, width: line.width, dash: line.dash ?? undefined, show,
           ...(this.spec.stepped ? { paths: uPlot.paths.stepped({ align: 1 }) } : {}),
-          points: { show: Boolean(line.points) || ys.length === 1 } });
+          points: { show: Boolean(line.points) || ys.length === 1, fill: css("--surface") } });
         if (line.low) {
           for (const edge of [line.high, line.low]) {
             tables.push([xs, edge]);
@@ -172,12 +222,11 @@
       }
       this.places = places;
       const joined = uPlot.join(tables.map(([xs, ys]) => [xs, ys]), tables.map(() => [0, 1]));
-      let low = Infinity, high = 0;
-      for (const [, ys] of tables) for (const y of ys) if (y != null) { low = Math.min(low, y); high = Math.max(high, Math.abs(y)); }
-      const unit = high / 100 || 1; // where a symmetric logarithmic axis turns linear
-      const yScale = !this.logY ? { range: linearRange } : low > 0 ? { distr: 3, range: logRange } : { distr: 4, asinh: unit, range: symmetricRange };
-      this.logButton.textContent = this.logY && low <= 0 ? "± log" : "log";
-      if (this.spec.range && !this.logY) yScale.range = this.spec.range;
+      const values = [];
+      for (const [, ys] of tables) for (const y of ys) if (y != null) values.push(y);
+      const { kind, unit, low, range } = this.yAxis(values);
+      const yScale = { range, ...(kind === "log" ? { distr: 3 } : kind === "symmetric" ? { distr: 4, asinh: unit } : {}) };
+      this.logButton.textContent = kind === "symmetric" ? "± log" : "log";
       const axis = AXES[this.axis], quiet = css("--quiet"), grid = { stroke: css("--grid"), width: 1 };
       const zoomable = this.axis in state.zoom && !this.spec.env, font = "12px system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif";
       const options = {
@@ -199,6 +248,7 @@
           ...(zoomable ? { bind: { dblclick: () => () => zoom(this.axis, null) } } : {}),
         },
         hooks: {
+          drawClear: [(plot) => shade(plot, this.spec.healthy)],
           setCursor: [(plot) => this.showTip(plot)],
           setSelect: [(plot) => {
             if (!zoomable || plot.select.width < 4) return;
@@ -226,7 +276,7 @@
       if (this.details.open) this.fillTable();
     }
     describe() {
-      const shown = this.lines.filter((line) => this.visible(line));
+      const shown = this.lines.filter((line) => this.visible(line) && !line.ghost);
       const ends = shown.slice(0, 8).map((line) => `${line.label} ends at ${short(lastOf(line.curve[1]))}`).join("; ");
       this.area.setAttribute("aria-label", `${this.spec.title} against ${this.spec.axisName ?? AXES[this.axis].name}, ${shown.length} curves. ${ends}.`);
     }
@@ -236,7 +286,7 @@
       const found = [];
       this.lines.forEach((line, i) => {
         const at = idxs?.[this.places[i]];
-        if (at == null || !plot.series[this.places[i]].show) return;
+        if (at == null || line.ghost || !plot.series[this.places[i]].show) return;
         const y = plot.data[this.places[i]][at];
         if (y == null) return;
         const row = { line, y, x: plot.data[0][at], far: Math.abs(plot.valToPos(y, "y") - top) };
@@ -263,7 +313,7 @@
     }
     fillTable() {
       if (!this.details.open || !this.plot) { this.table.replaceChildren(); return; }
-      const shown = this.lines.map((line, i) => [line, this.places[i]]).filter(([line]) => this.visible(line)).slice(0, 40);
+      const shown = this.lines.map((line, i) => [line, this.places[i]]).filter(([line]) => this.visible(line) && !line.ghost).slice(0, 40);
       const xs = this.plot.data[0], count = Math.min(TABLE_ROWS, xs.length);
       const head = element("tr", {}, element("th", { scope: "col" }, this.spec.axisName ?? AXES[this.axis].name), ...shown.map(([line]) => element("th", { scope: "col", class: "number" }, line.label)));
       const body = element("tbody");
@@ -276,33 +326,15 @@
         element("table", {}, element("caption", {}, `${count} of ${exact(xs.length)} places; each curve's value nearest to it`), element("thead", {}, head), body)));
     }
   }
-  // Ticks and ranges of our own: they come to an end for every range that a file may hold.
-  function linearSplits(min, max, most, steps) {
-    const rough = (max - min) / Math.max(most, 2), power = 10 ** Math.floor(Math.log10(rough));
-    const step = steps?.find((each) => each >= rough) ?? [1, 2, 2.5, 5, 10].map((times) => times * power).find((each) => each >= rough * 0.999);
-    const splits = [], first = Math.ceil(min / step);
-    if (!(step > 0) || !Number.isFinite(first) || Math.abs(first) > 1e12) return [min, max];
-    for (let i = 0; i < 50 && (first + i) * step <= max * (1 + 1e-12) + 1e-9 * step; i++) splits.push(+((first + i) * step).toPrecision(12));
-    return splits;
+  function shade(plot, healthy) { // the healthy range, behind the curves
+    if (!healthy) return;
+    const { left, top, width, height } = plot.bbox, [low, high] = healthy.map((y) => Math.min(Math.max(plot.valToPos(y, "y", true), top), top + height));
+    if (!Number.isFinite(low) || !Number.isFinite(high) || low - high < 1) return;
+    plot.ctx.save();
+    plot.ctx.fillStyle = faded(css("--good"), 0.1);
+    plot.ctx.fillRect(left, high, width, low - high);
+    plot.ctx.restore();
   }
-  function linearRange(_, min, max) {
-    if (min == null) return [0, 1];
-    const room = max > min ? 0.06 * (max - min) : 0.5 * Math.abs(min) || 1;
-    return [min >= 0 && min - room < 0 ? 0 : min - room, max <= 0 && max + room > 0 ? 0 : max + room];
-  }
-  function logSplits(min, max) {
-    const first = Math.floor(Math.log10(min)), last = Math.ceil(Math.log10(max)), splits = [];
-    const every = Math.max(1, Math.ceil((last - first) / 7)), within = last - first <= 2 ? [1, 2, 5] : [1];
-    for (let power = first; power <= last; power += every) for (const times of within) splits.push(times * 10 ** power);
-    return splits.filter((y) => y >= min && y <= max);
-  }
-  function symmetricSplits(min, max, unit) {
-    const splits = [0], top = Math.max(Math.abs(min), Math.abs(max)), first = Math.floor(Math.log10(unit)), last = Math.ceil(Math.log10(top));
-    for (let power = first; power <= last && splits.length < 40; power++) splits.push(10 ** power, -(10 ** power));
-    return splits.filter((y) => y >= min && y <= max).sort((a, b) => a - b);
-  }
-  const logRange = (_, min, max) => (min > 0 ? [min / 1.15, max * 1.15] : [0.1, 10]);
-  const symmetricRange = (_, min, max) => { const room = 0.1 * Math.max(Math.abs(min ?? 0), Math.abs(max ?? 0)) || 1; return [(min ?? 0) - room, (max ?? 0) + room]; };
   function positiveFrom(line) { // a logarithmic axis begins after 0
     const first = line.curve[0].findIndex((x) => x > 0), cut = (values) => (first < 0 ? [] : values.slice(first));
     return { ...line, curve: line.curve.map(cut), ...(line.low ? { low: cut(line.low), high: cut(line.high) } : {}) };
@@ -395,8 +427,8 @@
     const focus = [legend, seedLegend].map((box) => [...box.children].indexOf(document.activeElement));
     const families = envs.length > 1 ? variants.map((name) => data.groups.filter((group) => group.variant === name)) : groupsShown().map((group) => [group]);
     legend.replaceChildren(...families.map((family) => chip(envs.length > 1 ? family[0].variant :
-      family[0].runs.length > 1 ? `${family[0].variant} (${family[0].runs.length} seeds)` : family[0].variant, groupColour(family[0]), family.flatMap((group) => group.runs))));
-    seedLegend.replaceChildren(...runsShown().map((run) => chip(`${run.name} (seed ${run.seed})`, runColour(run), [run])));
+      family[0].runs.length > 1 ? `${family[0].variant} (${family[0].runs.length} seeds)` : family[0].variant, css(groupSlot(family[0])), family.flatMap((group) => group.runs))));
+    seedLegend.replaceChildren(...runsShown().map((run) => chip(`${run.name} (seed ${run.seed})`, css(runSlot(run)), [run])));
     seedDetails.hidden = groupsShown().every((group) => group.runs.length === 1);
     [legend, seedLegend].forEach((box, i) => box.children[focus[i]]?.focus());
   }
@@ -406,7 +438,7 @@
   if (envs.length > 1) controls.append(choice("Environment", envs.map((env) => [env, env]), state.env, (env) => { state.env = env; state.zoom = { steps: null, seconds: null }; nameDetail(); fillLegend(); rebuild(); zoom("steps", null); }));
   controls.append(legend, choice("x axis", [["steps", "steps"], ["seconds", "wall-clock"]], "steps", (axis) => { state.axis = axis; rebuild(); }));
   if (data.groups.some((group) => group.runs.length > 1)) controls.append(choice("Seeds", [["band", "IQM and 95 % band"], ["lines", "one line each"]], "band", (seeds) => { state.seeds = seeds; rebuild(); }));
-  controls.append(logX, resetButton, seedDetails);
+  controls.append(choice("Smoothing", [["0", "none"], ["0.6", "light"], ["0.9", "strong"]], "0", (weight) => { state.smoothing = Number(weight); rebuild(); }), logX, resetButton, seedDetails);
   controls.hidden = false;
   fillLegend();
 
@@ -416,7 +448,7 @@
       const view = views.find((candidate) => candidate.box === entry.target);
       if (entry.isIntersecting && !view.seen) { view.seen = true; watcher.unobserve(view.box); view.build(); }
     }
-  }, { rootMargin: "200px" });
+  }, { rootMargin: "700px" });
   const learning = document.getElementById("charts-learning");
   if (envs.length > 1) {
     const all = element("div", { class: "charts" });
@@ -427,30 +459,29 @@
   const nameDetail = () => { detail.textContent = envs.length > 1 ? `In detail: ${state.env}` : ""; };
   learning.before(detail);
   nameDetail();
+  const against = { steps: "environment steps", seconds: "wall-clock time" };
   for (const axis of ["steps", "seconds"]) {
-    new ChartView({ title: axis === "steps" ? "Return against environment steps" : "Return against wall-clock time", axis, lines: learningLines, wide: true, keep: true }, learning);
+    new ChartView({ title: `${anyEvaluated ? "Score in evaluation" : "Training return"} against ${against[axis]}`, axis, lines: learningLines, wide: true, keep: true,
+      note: anyEvaluated ? "Mean return of whole episodes, greedy actions, in environments of their own: the score." : "Training episodes, sampled actions, last 100. These runs have no evaluation.",
+      key: data.groups.some((group) => group.runs.some((run) => run.curves.eval_test_return_mean)) ? ["training levels", "test levels"] : [] }, learning);
+  }
+  for (const axis of anyEvaluated ? ["steps", "seconds"] : []) {
+    new ChartView({ title: `Training return against ${against[axis]}`, axis, lines: learningLines, training: true, wide: true, keep: true,
+      note: "Training episodes, sampled actions, last 100: what the agent got while it explored and learnt. It lags behind the score." }, learning);
   }
   if (data.profile) {
-    const over = data.profile.scaled ? "final return, scaled to each environment's lowest (0) and highest (1) run here" : "final return";
-    new ChartView({ title: "Performance profile", note: "The fraction of runs whose final score lies above the place on the axis, with its 95 % interval. Higher and further right is better.",
-      axis: "score", axisName: over, lines: profileLines, wide: true, noLog: true, stepped: true, range: [0, 1.02] }, document.getElementById("charts-profile"));
+    new ChartView({ title: "Performance profile", note: "The fraction of runs whose final score lies above the place on the axis, with its 95 % interval. Higher and further right is better. The scale: " + data.profile.scale + "." +
+      (data.profile.left_out.length ? ` Left out, for all runs there are equal or the study has no scale: ${data.profile.left_out.join(", ")}.` : ""),
+      axis: "score", axisName: data.profile.scaled ? "normalised score" : data.profile.scale, lines: profileLines, wide: true, noLog: true, stepped: true, range: [0, 1.02] }, document.getElementById("charts-profile"));
   }
-  const epochTitle = (metric) => {
-    const words = metric.replace(/^aux_/, "").replace(/_by_epoch$/, "").replaceAll("_", " ").replace("kl", "KL") + " by epoch";
-    return words[0].toUpperCase() + words.slice(1);
-  };
   const home = document.getElementById("metric-sections");
-  const epochNames = [...new Set(data.groups.flatMap((group) => Object.keys(group.epochs)))].filter((name) => !name.includes("grad_norm"));
-  for (const [name, { charts, constant }] of Object.entries(data.sections)) {
-    const id = "section-" + name.toLowerCase().replace(/\W+/g, "-"), box = element("div", { class: "charts" });
+  for (const [name, { charts, constant, epochs }] of Object.entries(data.sections)) {
+    const id = "section-" + name.toLowerCase().replace(/[^a-z0-9]+/g, "-"), box = element("div", { class: "charts" });
     home.append(element("section", { "aria-labelledby": id }, element("h2", { id }, name), box,
       ...(constant.length ? [element("p", { class: "quiet" }, "Constant throughout: " + constant.join(", ") + ".")] : [])));
     for (const chart of charts) new ChartView({ ...chart, lines: metricLines }, box);
-    if (name === "Auxiliary phase") {
-      for (const metric of epochNames) {
-        new ChartView({ title: epochTitle(metric), metric, axis: "epoch", lines: epochLines,
-          note: "Mean over the phases in the last and the first third of the run: what each further epoch brings.", key: ["last third of the run", "first third"] }, box);
-      }
+    for (const { metric, title, axis, note } of epochs) {
+      new ChartView({ title, metric, axis: "epoch", axisName: axis, lines: epochLines, note, key: ["last third of the run", "first third"] }, box);
     }
   }
   new ResizeObserver(() => views.forEach((view) => view.resize())).observe(document.querySelector("main"));
@@ -460,5 +491,35 @@
     fillLegend(); rebuild();
   });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { fillLegend(); rebuild(); });
-  window.phasegradReport = { data, state, views, zoom, milliseconds: performance.now() - started };
+  // ---- paper: charts are drawn as vectors, in the colours that print has, whether they were seen on the screen or not ----
+  const onPaper = (slot) => `var(${slot})`;
+  function toPaper() {
+    for (const view of views) {
+      const lines = view.spec.lines(view.spec).filter((line) => line.curve[0].length && view.visible(line));
+      view.box.classList.toggle("nothing", !lines.length);
+      view.paper.replaceChildren(...(lines.length ? [view.svg(onPaper, true)] : []));
+    }
+  }
+  window.addEventListener("beforeprint", toPaper);
+  window.addEventListener("afterprint", () => views.forEach((view) => view.paper.replaceChildren()));
+
+  // ---- tables to take away ----
+  for (const region of document.querySelectorAll("main .scroll")) {
+    const table = region.querySelector("table"), name = table.caption?.innerText ?? "table";
+    const button = (words, make) => { const made = element("button", { type: "button", "aria-label": `${name}: ${words}`, onclick: async () => {
+      try { await make(); made.textContent = "Done"; } catch (error) { made.textContent = "Not possible here"; }
+      setTimeout(() => { made.textContent = words; }, 1500);
+    } }, words); return made; };
+    region.after(element("div", { class: "downloads of-table" }, button("Copy Markdown", () => exporting.copy(exporting.markdown(table))),
+      button("Copy LaTeX", () => exporting.copy(exporting.latex(table))), button("CSV", async () => exporting.save(exporting.fileName(name, ".csv"), exporting.tableCsv(table), "text/csv"))));
+  }
+  // A video prints as its first frame.
+  for (const video of document.querySelectorAll("video")) {
+    video.addEventListener("loadeddata", () => {
+      const frame = element("canvas", { width: video.videoWidth, height: video.videoHeight });
+      frame.getContext("2d").drawImage(video, 0, 0);
+      video.after(element("img", { class: "still", alt: video.getAttribute("aria-label"), src: frame.toDataURL("image/jpeg", 0.9) }));
+    }, { once: true });
+  }
+  window.phasegradReport = { toPaper, exporting, data, state, views, zoom, milliseconds: performance.now() - started };
 })();
