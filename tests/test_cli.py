@@ -238,10 +238,6 @@ def test_a_machine_without_a_gpu_has_no_fault(tmp_path: Path, monkeypatch: pytes
         (["train", "ppo", "--env", "CartPole-v1", "--num-envs", "two"], "num_envs must be a whole number"),
         (["train", "ppo", "--env", "CartPole-v1", "--objective", "clp"], "objective must be one of pg, cpi, clip, kl"),
         (
-            ["train", "ppo", "--env", "CartPole-v1", "--total-steps", "1001"],
-            "is not a multiple of num_envs 8: use 1000 or 1008",
-        ),
-        (
             ["train", "ppo", "--env", "CartPole-v1", "--preset", "carpole"],
             "Unknown preset 'carpole': did you mean cartpole?",
         ),

@@ -148,7 +148,7 @@ def test_the_speed_is_that_of_the_last_seconds_and_what_is_left_excludes_the_sta
     assert left == pytest.approx(40.0)  # 80,000 steps
     assert view.seconds_left(since=1.5) == pytest.approx(38.5)
     assert view.elapsed(since=1.5) == pytest.approx(seconds + 1.5)
-    view.take(row_of(20_200, 2000.0, seconds + 10.1, eval_seconds=9.0, checkpoint_seconds=1.0))
+    view.take(row_of(20_200, 2000.0, seconds + 10.1, time_evaluation=90.0, time_checkpoint=10.0))
     assert view.pace.rate() == pytest.approx(2000.0)  # evaluations are no training, but they take their time again
     assert view.seconds_left() == pytest.approx(79_800 * (9.8 + 0.1 + 0.1 + 10.0) / 20_000, rel=0.01)
     # half as fast from now on: within ten seconds the speed says so

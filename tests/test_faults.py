@@ -449,8 +449,9 @@ def test_the_best_checkpoint_is_kept_and_evaluation_disturbs_nothing(
         == 0
     )
     assert json.loads(capsys.readouterr().out)["return_mean"] == rows[best]
+    ppo(tmp_path / "without", eval_episodes=0).learn(1024)
     with pytest.raises(RunError, match="has no best checkpoint: train with eval_checkpoints set to keep one"):
-        pg.load(tmp_path / "plain", checkpoint="best")
+        pg.load(tmp_path / "without", checkpoint="best")
 
 
 # Mismatches

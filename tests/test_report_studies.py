@@ -142,8 +142,8 @@ def test_a_strange_study_file_does_no_harm(tmp_path: Path, content: str) -> None
 
 def test_compiling_evaluation_and_checkpoints_are_pieces_of_their_own(tmp_path: Path) -> None:
     rows = [
-        {"step": 100, "sps": 100.0, "seconds": 1.5, "time_environment": 0.25, "time_update": 0.25, "time_compile": 0.5, "checkpoint_seconds": 0.25},
-        {"step": 400, "sps": 100.0, "seconds": 6.0, "time_environment": 0.5, "time_update": 0.5, "eval_seconds": 1.5},
+        {"step": 100, "sps": 100.0, "seconds": 1.5, "time_environment": 0.25, "time_update": 0.25, "time_compile": 0.5, "time_checkpoint": 0.25},
+        {"step": 400, "sps": 100.0, "seconds": 6.0, "time_environment": 0.5, "time_update": 0.5, "time_evaluation": 0.5},
     ]  # fmt: skip
     path = write_run(tmp_path / "run", rows, {"seconds": 7.0})
     assert time_spent(read_run(path)) == pytest.approx(

@@ -21,12 +21,12 @@ from phasegrad.runs.files import read_json_object
 from phasegrad.runs.formats import duration, printable
 from phasegrad.runs.lock import LOCK
 from phasegrad.runs.panel import RunPanel
+from phasegrad.runs.noting import is_greedy_at, read_evaluations
 from phasegrad.runs.reading import CONFIG, METRICS, RESULT, MetricsReader, number_or_none
 from phasegrad.runs.screen import Screen, is_terminal, keys_unseen
 from phasegrad.runs.view import RunView, latest_checkpoint, plain_line
 from phasegrad.schedules import SETTINGS, phase_schedule
 
-EVALUATIONS = "evaluations.jsonl"  # what `phasegrad eval` has found of the run
 SECONDS_BETWEEN_LOOKS = 1.0
 SILENT_SECONDS = 600.0  # a run without a lock of this machine that writes nothing for so long is taken for ended
 RUNNING = "running"
@@ -64,7 +64,7 @@ class Watched:
         if result is not None:
             view.ended(result)
         if not view.scores:
-            view.evaluated(view.step, latest_evaluation(self.path / EVALUATIONS, view.step))
+            view.evaluated(view.step, latest_evaluation(self.path, view.step))
         view.status = self.status(result)
         view.memory = resident_bytes(owner) if (owner := self.owner()) and is_running(owner) else None
         view.checkpoint = latest_checkpoint(self.path)
@@ -138,16 +138,10 @@ def numbers(found: Any) -> dict[str, Any]:
     }
 
 
-def latest_evaluation(path: Path, step: int) -> float | None:
+def latest_evaluation(folder: Path, step: int) -> float | None:
     """The mean return of the latest `phasegrad eval` at a step, by greedy actions on the levels of training."""
-    found = None
-    with contextlib.suppress(OSError), open(path, errors="replace") as file:
-        for line in file:
-            with contextlib.suppress(ValueError, RecursionError):  # a line may be cut
-                data = json.loads(line)
-                if isinstance(data, dict) and data.get("step") == step and data.get("deterministic") is True and data.get("levels", "train") == "train":  # fmt: skip
-                    found = number_or_none(data.get("return_mean"))
-    return found
+    found = [line for line in read_evaluations(folder) if is_greedy_at(line, step)]
+    return number_or_none(found[-1]["return_mean"]) if found else None
 
 
 def watch(path: str | Path, once: bool = False) -> None:

@@ -271,12 +271,6 @@ SECTIONS: dict[str, tuple[Chart, ...]] = {
             sps="steps/s",
             sps_policy_phase="policy phase",
         ),
-        chart(
-            "Seconds of evaluations and checkpoints",
-            "What each of them took.",
-            eval_seconds="evaluation",
-            checkpoint_seconds="checkpoints",
-        ),
     ),
     "Updates and replay": (
         chart("Gradient steps", "In an iteration; dashed those from replay.", updates="all", replay_updates="replayed"),

@@ -17,12 +17,12 @@ import numpy as np
 from phasegrad.errors import RunError
 from phasegrad.machine.paths import as_path
 from phasegrad.runs.files import read_json_object
+from phasegrad.runs.noting import read_evaluations
 from phasegrad.runs.reading import CONFIG, METRICS, RESULT, MetricsReader, number_or_none
 
 DEEPEST = 4  # folders below a given one that are searched for runs
 MOST_RUNS = 1000
-EVALUATIONS = "evaluations.jsonl"
-MOST_EVALUATION_BYTES, MOST_EVALUATIONS = 1 << 22, 500  # of a run, the last ones
+MOST_EVALUATIONS = 500  # of a run, the last ones
 LEVELS = "levels.json"  # a study's evaluations on training and test levels, with sampled actions
 LONGEST_TEXT = 200  # characters of a name or value from a file
 
@@ -140,7 +140,7 @@ def read_run(path: Path) -> RecordedRun:
         rows={name: np.array(indices) for name, (indices, _) in columns.items()},
         by_epoch=by_epoch,
         ignored_lines=reader.ignored,
-        evaluations=read_evaluations(path / EVALUATIONS),
+        evaluations=read_evaluations(path)[-MOST_EVALUATIONS:],
         levels=read_json_object(path / LEVELS),
     )
 
@@ -164,27 +164,6 @@ def _add_final_evaluation(
 def _rising(seconds: np.ndarray) -> np.ndarray:
     """Wall-clock that never falls, as an axis needs it; where it is missing, the last known one holds."""
     return np.maximum.accumulate(np.where(np.isfinite(seconds), seconds, 0.0))
-
-
-def read_evaluations(path: Path) -> list[dict[str, Any]]:
-    """The lines of evaluations.jsonl that are evaluations, the last ones; a cut or foreign line is passed over."""
-    try:
-        if path.is_symlink() or not path.is_file():
-            return []
-        with open(path, "rb") as file:
-            file.seek(max(0, path.stat().st_size - MOST_EVALUATION_BYTES))
-            lines = file.read(MOST_EVALUATION_BYTES).split(b"\n")[:-1]  # the last has no end yet, or is empty
-    except OSError:
-        return []
-    found = []
-    for line in lines:
-        try:
-            entry = json.loads(line)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(entry, dict) and number_or_none(entry.get("return_mean")) is not None:
-            found.append(entry)
-    return found[-MOST_EVALUATIONS:]
 
 
 def read_runs(paths: Sequence[str | Path]) -> tuple[list[RecordedRun], list[str]]:

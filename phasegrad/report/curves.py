@@ -23,7 +23,7 @@ from phasegrad.runs.reading import number_or_none
 GRID_POINTS = 200  # of a band over seeds
 BAND_RESAMPLES = 2000
 CURVE_BYTES = 4_500_000  # for all curves of a page, so that it stays under 10 MB with its axes and a video
-BETWEEN_ITERATIONS = {"evaluation": "eval_seconds", "checkpoints": "checkpoint_seconds"}  # by section
+BETWEEN_ITERATIONS = {"evaluation": "time_evaluation", "checkpoints": "time_checkpoint"}  # by section
 BYTES_A_POINT = 8  # a float32 and an index, in base64
 FEWEST_POINTS, MOST_POINTS = 100, 2000
 
@@ -160,13 +160,14 @@ def time_spent(run: RecordedRun) -> dict[str, float]:
     seconds[rows] = np.where(speeds > 0, steps[rows] / np.where(speeds > 0, speeds, 1.0), 0.0)
     spent = {}
     for name in run.values:
-        if name.startswith("time_"):
+        if name.startswith("time_") and name not in BETWEEN_ITERATIONS.values():
             at, shares = run.column(name)
             spent[name.removeprefix("time_")] = float((seconds[at] * np.clip(shares, 0.0, 1.0)).sum())
     iterations = max(float(seconds.sum()), sum(spent.values()))
     for name, metric in BETWEEN_ITERATIONS.items():
-        spent[name] = spent.get(name, 0.0) + float(np.clip(run.column(metric)[1], 0.0, None).sum())
-        iterations += float(np.clip(run.column(metric)[1], 0.0, None).sum())
+        at, shares = run.column(metric)
+        spent[name] = float((seconds[at] * np.clip(shares, 0.0, None)).sum())
+        iterations += spent[name]
     whole = max(number_or_none(run.result.get("seconds")) or 0.0, float(run.seconds[-1]), iterations)
     rest = whole - sum(spent.values())
     return {name: taken for name, taken in {**spent, "other": max(0.0, rest)}.items() if taken > 1e-9}

@@ -48,3 +48,8 @@ def read_evaluations(folder: str | Path) -> list[dict[str, Any]]:
             if isinstance(data, dict) and None not in map(number_or_none, (data.get("step"), data.get("return_mean"))):
                 found.append(data)
     return found
+
+
+def is_greedy_at(found: Mapping[str, Any], step: Any) -> bool:
+    """Whether this is an evaluation at a step by greedy actions, on the levels of training where there are others."""
+    return found.get("step") == step and found.get("deterministic") is True and found.get("levels") in (None, "train")

@@ -19,6 +19,7 @@ from phasegrad.runs.reading import METRICS, MetricsReader
 RATE_SECONDS = 10.0  # of training, over which the speed is told
 PACE_SECONDS = 900.0  # of training, from which the time that is left is told
 SHARES = ("environment", "inference", "update", "auxiliary", "compile")
+BESIDE = ("evaluation", "checkpoint")  # what lies between iterations, in shares of them
 TRAINING_RETURN = "training return, last 100 episodes"
 ACTIVITIES = {
     "environment": "stepping environments",
@@ -66,10 +67,11 @@ class Pace:
         seconds = whole_seconds * (1.0 - min(finite(row.get("time_compile")) or 0.0, 1.0))
         if not self.warm and self.recent.rows:
             self.recent, self.longer, self.warm = Window(RATE_SECONDS), Window(PACE_SECONDS), True
-        beside = sum(finite(row.get(name)) or 0.0 for name in ("eval_seconds", "checkpoint_seconds"))
+        beside = whole_seconds * sum(finite(row.get(f"time_{name}")) or 0.0 for name in BESIDE)
         if self.one_session and between is not None:
             beside = max(beside, between - whole_seconds)
         shares = {name.removeprefix("time_"): finite(row[name]) for name in row if name.startswith("time_")}
+        shares = {name: share for name, share in shares.items() if name not in BESIDE}
         self.recent.take(steps, seconds, {name: share for name, share in shares.items() if share is not None})
         self.longer.take(steps, seconds + max(beside, 0.0), {})
 

@@ -15,10 +15,10 @@ from typing import Any
 from phasegrad.machine.orphans import is_running
 from phasegrad.runs.files import read_json_object
 from phasegrad.runs.lock import LOCK
+from phasegrad.runs.noting import is_greedy_at, read_evaluations
 from phasegrad.runs.reading import CONFIG, METRICS, RESULT, MetricsReader, Row, number_or_none
 
 DEFINITION = "study.json"  # in a study's folder
-EVALUATIONS = "evaluations.jsonl"  # what `phasegrad eval` has found, a line each
 LEVEL_SCORES = "levels.json"  # as in runs/contents.py, which needs torch
 FAILED = ".failed"  # beside a run's log: why it failed
 MOST_BYTES = 1 << 25  # of a metrics file that are read at once
@@ -170,22 +170,7 @@ class Standing:
 
 def recorded_evaluations(folder: Path, step: Any) -> list[dict[str, Any]]:
     """Greedy evaluations by `phasegrad eval` on the training levels at that step, the latest last."""
-    try:
-        with open(folder / EVALUATIONS, "rb") as file:
-            file.seek(max(0, file.seek(0, 2) - MOST_BYTES))
-            lines = file.read().splitlines()
-    except OSError:
-        return []
-    found = []
-    for line in lines:
-        try:
-            entry = json.loads(line)
-        except (ValueError, RecursionError):  # cut, or no JSON
-            continue
-        fits = isinstance(entry, dict) and entry.get("deterministic") is True and entry.get("step") == step
-        if fits and entry.get("levels") in (None, "train"):
-            found.append(entry)
-    return found
+    return [found for found in read_evaluations(folder) if is_greedy_at(found, step)]
 
 
 def _return_mean(entry: Any) -> float | None:
