@@ -728,8 +728,11 @@ def test_runs_begin_as_soon_as_a_place_is_free() -> None:
 def test_a_calibration_keeps_the_work_of_a_step() -> None:
     ppg = {"num_envs": 64, "num_steps": 256, "num_minibatches": 8, "n_pi": 32, "e_aux": 6, "aux_minibatches": 0}
     assert calibration.shortened(ppg, 2048) == {
-        "num_steps": 32, "num_minibatches": 1, "n_pi": 1, "aux_minibatches": 2,
+        "num_envs": 64, "num_steps": 32, "num_minibatches": 1, "n_pi": 1, "aux_minibatches": 2,
     }  # fmt: skip
+    images = calibration.shortened({"num_envs": 256, "num_steps": 256, "num_minibatches": 8}, 128)
+    assert images == {"num_envs": 32, "num_steps": 4, "num_minibatches": 1}
+    assert calibration.largest_divisor(12, 5) == 4
     assert calibration.shortened({"num_envs": 8, "num_steps": 128, "num_minibatches": 4}, 2048) == {}
 
 

@@ -21,7 +21,8 @@ from phasegrad.outside import register_told
 SECONDS = 1.0  # of each measurement, after its warm-up
 WARM_UP = 2  # iterations: the first runs plain kernels, the second compiles
 MOST_STEPS = 2048  # of an iteration, with what is done after it
-MOST_IMAGE_STEPS = 512
+MOST_IMAGE_STEPS = 128  # convolutions take milliseconds a step
+LEAST_ROLLOUT = 4  # steps of each environment: with fewer, some environments are left out
 IMAGE_VALUES = 1000  # of an observation: more is an image
 
 
@@ -81,14 +82,15 @@ def shortened(settings: Mapping[str, Any], most: int) -> dict[str, Any]:
     """
     from phasegrad.schedules import phase_schedule
 
-    num_envs, num_steps = int(settings["num_envs"]), int(settings["num_steps"])
+    all_envs, num_steps = int(settings["num_envs"]), int(settings["num_steps"])
+    num_envs = largest_divisor(all_envs, max(1, most // LEAST_ROLLOUT))
     schedule = phase_schedule(settings)
     interval = schedule.interval if schedule else 1
-    if num_envs * num_steps * interval <= most and "replay_start" not in settings:
+    if all_envs * num_steps * interval <= most and "replay_start" not in settings:
         return {}
     steps = max(1, min(num_steps, most // num_envs))
-    share = steps / num_steps
-    changed: dict[str, Any] = {"num_steps": steps}
+    share = steps * num_envs / (num_steps * all_envs)
+    changed: dict[str, Any] = {"num_envs": num_envs, "num_steps": steps}
 
     def fewer(name: str, count: float) -> None:
         if settings.get(name):
@@ -105,6 +107,11 @@ def shortened(settings: Mapping[str, Any], most: int) -> dict[str, Any]:
             fewer(name, 1)
         fewer("aux_steps", settings.get("aux_steps", 0) * share / interval)
     return changed
+
+
+def largest_divisor(number: int, most: int) -> int:
+    """Of a number, at most so large: a run's length is a multiple of it too."""
+    return next(divisor for divisor in range(min(number, most), 0, -1) if number % divisor == 0)
 
 
 def _spaces(space: Any) -> list[Any]:
