@@ -6,7 +6,6 @@ It never writes, takes no lock and needs no torch, so it can look at a run of an
 from __future__ import annotations
 
 import contextlib
-import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -20,8 +19,8 @@ from phasegrad.runs.ending import summary_line
 from phasegrad.runs.files import read_json_object
 from phasegrad.runs.formats import duration, printable
 from phasegrad.runs.lock import LOCK
-from phasegrad.runs.panel import RunPanel
 from phasegrad.runs.noting import is_greedy_at, read_evaluations
+from phasegrad.runs.panel import RunPanel
 from phasegrad.runs.reading import CONFIG, METRICS, RESULT, MetricsReader, number_or_none
 from phasegrad.runs.screen import Screen, is_terminal, keys_unseen
 from phasegrad.runs.view import RunView, latest_checkpoint, plain_line

@@ -6,7 +6,6 @@ The files are data from anyone: what cannot be read is passed over and said, nev
 from __future__ import annotations
 
 import bisect
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path

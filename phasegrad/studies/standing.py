@@ -5,7 +5,6 @@ Needs no torch, writes nothing and takes no lock, so that any number of displays
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
