@@ -12,10 +12,11 @@ import pytest
 from written_runs import rows_of, write_run
 
 from phasegrad.report import write_report
-from phasegrad.report.collect import EVALUATIONS, MOST_EVALUATIONS, read_run, read_runs
+from phasegrad.report.collect import MOST_EVALUATIONS, read_run, read_runs
 from phasegrad.report.curves import band
 from phasegrad.report.grouping import group_runs
 from phasegrad.report.scoring import EVALUATION, TRAINING, evaluated_score, group_score, run_score, winner
+from phasegrad.runs.reading import EVALUATIONS
 
 
 def evaluation(value: float, **more: Any) -> dict[str, Any]:

@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from phasegrad.errors import RunError
-from phasegrad.report.collect import RecordedRun, RunGroup
+from phasegrad.report.collect import RecordedRun
+from phasegrad.report.grouping import RunGroup
 from phasegrad.runs.reading import number_or_none
 
 FEWEST_FOR_BAND = 3  # seeds: of two, a mean with its range is just the two

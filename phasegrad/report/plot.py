@@ -11,7 +11,8 @@ from typing import Any
 
 from phasegrad.errors import RunError
 from phasegrad.machine.paths import as_path
-from phasegrad.report.collect import group_runs, read_runs
+from phasegrad.report.collect import read_runs
+from phasegrad.report.grouping import group_runs
 from phasegrad.report.lines import HEAD, SCORE, TEST_SCORE, TRAINING, Line, as_table, lines_of
 from phasegrad.runs.files import write_atomically
 
