@@ -693,7 +693,7 @@ def test_a_path_may_begin_with_the_home(
     assert main(["watch", "~/cli", "--once"]) == 0
     assert main(["video", "~/cli", "--max-steps", "3"]) == 0
     assert main(["video", "~/cli", "--max-steps", "3", "--out=~/a.mp4"]) == 0
-    assert main(["study", "control", "--dir=~/study", "--dry-run"]) == 0
+    assert main(["study", "control", "--dir=~/study", "--dry-run", "--quiet"]) == 0
     found = {"page.html", "curve.png", "a.mp4", "run", "agent", "other", "cli"}
     assert found <= {entry.name for entry in home.iterdir()}
     assert list((home / "cli" / "videos").iterdir())

@@ -221,8 +221,8 @@ def _add_report_watch_and_lists(verb: AddVerb) -> None:
         "--out", metavar="FILE", help="the file (default: DIR/report.html; report.html here for several directories)"
     )
     report.add_argument("--title", metavar="TEXT", help="the page's heading (default: what was trained on what)")
-    watch = verb("watch", "show a running or finished run from its files")
-    watch.add_argument("dir", metavar="DIR", help="run directory")
+    watch = verb("watch", "show a running or finished run, or a study, from its files")
+    watch.add_argument("dir", metavar="DIR", help="run directory, or the folder of a study")
     watch.add_argument("--once", action="store_true", help="show it as it is now and end")
     listing = verb("envs", "list the environments that can be trained on")
     listing.add_argument("family", metavar="FAMILY", nargs="?", help="only this family")
