@@ -7,12 +7,19 @@ import os
 import pty
 import re
 import select
+import signal
 import struct
 import subprocess
 import termios
 import time
 
 from phasegrad.runs.panel import ROWS
+
+
+def become_a_terminals() -> None:
+    """In the new process: the terminal is its own, and Ctrl-C reaches it even where the tests run in the background."""
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 class Terminal:
@@ -27,7 +34,7 @@ class Terminal:
         self.began = time.monotonic()
         self.process = subprocess.Popen(
             command, stdin=theirs, stdout=theirs, stderr=theirs, env=surroundings | {"TERM": "xterm"} | environment,
-            start_new_session=True, preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+            start_new_session=True, preexec_fn=become_a_terminals,
         )  # fmt: skip
         os.close(theirs)
         self.output = b""
@@ -59,10 +66,13 @@ class Terminal:
     def press(self, keys: bytes) -> None:
         os.write(self.ours, keys)
 
-    def end(self) -> int:
-        while self.read(120.0):
-            if self.process.poll() is not None:
-                break
+    def end(self, patience: float = 180.0) -> int:
+        """The exit code; a program that goes on for longer than `patience` is killed, which no test expects."""
+        deadline = time.monotonic() + patience
+        while self.read(1.0) and self.process.poll() is None and time.monotonic() < deadline:
+            pass
+        if time.monotonic() >= deadline:
+            self.process.kill()
         code = self.process.wait(timeout=60)
         os.close(self.ours)
         return code
