@@ -390,7 +390,7 @@ def test_what_a_callback_prints_warns_and_logs_stands_above_the_panel(tmp_path: 
         assert text in above, lines
     for number in (1, 2, 3):
         assert any(f"UserWarning: warned {number}" in line for line in above), lines
-    assert lines[after].startswith("training return, last 100 episodes: ")
+    assert lines[after].startswith("score ")
     assert lines[after + 1] == "" or lines[after + 1].startswith(("next:", "s"))
     assert any(line.strip().startswith("agent.learn(192)") for line in lines)
 
@@ -459,7 +459,7 @@ def test_a_notebook_shows_one_panel_that_is_replaced(
     heights = {len(data["text/plain"].splitlines()) for _, data in notebook}
     assert heights == {ROWS}
     printed = capsys.readouterr().out
-    assert "training return, last 100 episodes: " in printed
+    assert "score " in printed
     assert "agent.learn(192)" in printed
     assert "╭" not in printed
 

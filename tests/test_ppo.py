@@ -124,9 +124,6 @@ def test_a_last_iteration_with_fewer_samples_than_minibatches() -> None:
 
 def test_a_total_that_cannot_be_reached_is_refused() -> None:
     agent = pg.PPO("CartPole-v1", **SMALL)
-    with pytest.raises(ConfigError, match="total_steps 301 is not a multiple of num_envs 4: use 300 or 304"):
-        agent.learn(301)
-    assert agent.progress.step == 0
     agent.learn(128)
     with pytest.raises(ConfigError, match="total_steps 128 is not beyond the 128 steps already taken"):
         agent.learn(128)

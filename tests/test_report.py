@@ -386,7 +386,7 @@ def test_every_metric_an_algorithm_writes_is_explained(name: str) -> None:
     explained = set(re.findall(r"`([a-z_]+)`", (ROOT / "docs/metrics.md").read_text()))
     assert written <= explained, sorted(written - explained)
     drawn = {metric for charts in SECTIONS.values() for chart in charts for metric, _ in chart.metrics}
-    drawn |= {"return_mean", "step", "iteration", "seconds"}
+    drawn |= {"return_mean", "step", "iteration", "seconds", "eval_episodes"}
     drawn |= {metric for metric in written if metric.startswith("time_") or metric.endswith("_by_epoch")}
     assert written <= drawn, sorted(written - drawn)
 

@@ -111,7 +111,7 @@ def test_an_old_run_takes_its_score_from_a_later_greedy_evaluation(tmp_path: Pat
 def test_hostile_evaluations_do_no_harm(tmp_path: Path) -> None:
     path = write_run(tmp_path / "run", rows_of(5))
     evil = "<img src=x onerror=alert(1)>"
-    line = {"step": evil, "levels": evil, "seed": evil, "deterministic": evil, "return_mean": 1.0, "episodes": 10**400}
+    line = {"step": 3, "levels": evil, "seed": evil, "deterministic": evil, "return_mean": 1.0, "episodes": 10**400}
     (path / EVALUATIONS).write_text((json.dumps(line) + "\n") * (MOST_EVALUATIONS + 50) + "[" * 100_000 + "\n")
     assert len(read_run(path).evaluations) == MOST_EVALUATIONS
     page = write_report([path], tmp_path / "page.html").read_text()

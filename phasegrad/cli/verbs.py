@@ -35,7 +35,6 @@ EXAMPLES = {
         "phasegrad plot runs/seed1 runs/seed2 runs/seed3 --smooth 50_000 --out curve.pdf --csv curve.csv",
     ),
     "video": (
-        "phasegrad video runs/cartpole",
         "phasegrad video runs/cartpole --checkpoints first,last --out before-and-after.gif",
         "phasegrad video runs/coinrun --grid --episodes 9 --levels test --out grid.mp4",
     ),
@@ -150,7 +149,7 @@ def _add_plot_video_and_export(verb: AddVerb) -> None:
         "--smooth", metavar="STEPS", help="average each curve over so many environment steps (default: as it is)"
     )
     plot.add_argument("--csv", metavar="FILE", help="write what is drawn as a table too")
-    video = verb("video", "film the agent as an mp4, GIF or WebP, with the running return, its actions and V(s)")
+    video = verb("video", "film the agent as an mp4, GIF or WebP")
     video.add_argument("dir", metavar="DIR", help=AGENT)
     video.add_argument("--episodes", metavar="N", help="how many (default 1; 4 in a grid)")
     video.add_argument("--grid", action="store_true", help="all episodes at once, side by side")

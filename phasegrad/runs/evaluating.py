@@ -28,7 +28,7 @@ from phasegrad.runs.state import EvaluationRecord, Progress
 EVALUATIONS_A_RUN = 10
 EPISODES = 20  # of an evaluation, where nobody asked for another number
 FEWEST = 3  # fewer say nothing: an evaluation that cannot have them is left out, but for the last
-SHARE = 0.045  # of the run's cost that evaluations may take
+SHARE = 0.04  # of the run's cost that evaluations may take
 FOR_THE_LAST = 0.6  # of that, at most, is kept back for the evaluation at the end
 # What evaluating costs, in environment steps of training, as measured on small networks (results/evaluation-cost.json):
 # a step of all environments together in shares of one of training's,

@@ -92,7 +92,7 @@ def run_evaluation(
     seed: int | None,
     levels: str,
     max_steps: int | None = None,
-    unlimited_steps: int = MOST_STEPS,
+    unlimited_steps: int | None = None,
 ) -> Evaluation:
     """`episodes` whole episodes, or their first `max_steps` steps, in environments of their own.
 
@@ -116,9 +116,9 @@ def checked_max_steps(max_steps: Any) -> int | None:
     return None if max_steps is None else int(coerce("max_steps", max_steps, int, {"low": 1}))
 
 
-def step_limit(env: envs.VectorEnv, max_steps: int | None, unlimited_steps: int = MOST_STEPS) -> int:
+def step_limit(env: envs.VectorEnv, max_steps: int | None, unlimited_steps: int | None = None) -> int:
     """Where an episode is cut: as asked, else well after the environment's own time limit, or at ours if it has none."""
-    return max_steps or (2 * env.time_limit if env.time_limit else unlimited_steps)
+    return max_steps or (2 * env.time_limit if env.time_limit else unlimited_steps or MOST_STEPS)
 
 
 @contextlib.contextmanager
