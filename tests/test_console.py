@@ -19,7 +19,7 @@ from terminal import Terminal, panels, require_one_whole_panel
 from written_runs import rows_of
 
 import phasegrad as pg
-from phasegrad.cli.main import main
+from phasegrad.cli.main import VERBS, main
 from phasegrad.cli.starting import announce
 from phasegrad.machine.memory import resident_bytes
 from phasegrad.runs.console import take_up
@@ -343,6 +343,20 @@ def test_ctrl_c_while_loading_says_so_on_a_line_of_its_own(tmp_path: Path) -> No
     terminal.press(b"\x03")
     assert terminal.end() == 130
     assert terminal.lines()[1] == "phasegrad: stopped before there was anything to save."
+
+
+def test_ctrl_c_that_an_import_turns_into_its_own_error_is_still_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    def importing(_: Any) -> int:
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt:
+            raise ImportError("numpy could not be imported") from None
+
+    monkeypatch.setitem(VERBS, "doctor", importing)
+    assert main(["doctor"]) == 130
+    monkeypatch.setitem(VERBS, "doctor", lambda _: int("x"))
+    with pytest.raises(ValueError, match="invalid literal"):
+        main(["doctor"])
 
 
 def test_a_terminal_that_changes_its_size_gets_the_panel_anew(tmp_path: Path) -> None:

@@ -92,3 +92,17 @@ def _run(arguments: Sequence[str] | None) -> int:
         return int(getattr(error, "exit_code", 130))
     except BrokenPipeError:
         return 141
+    except Exception as error:
+        if debug or not is_interrupt(error):
+            raise
+        fresh_line()
+        say("stopped before there was anything to save.")
+        return 130
+
+
+def is_interrupt(error: BaseException) -> bool:
+    """Whether a Ctrl-C is behind this: a package that is being imported may turn one into an error of its own."""
+    seen: BaseException | None = error
+    while seen is not None and not isinstance(seen, KeyboardInterrupt):
+        seen = seen.__cause__ or seen.__context__
+    return seen is not None

@@ -32,14 +32,14 @@ SHARE = 0.04  # of the run's cost that evaluations may take
 FOR_THE_LAST = 0.6  # of that, at most, is kept back for the evaluation at the end
 # What evaluating costs, in environment steps of training, as measured on small networks (results/evaluation-cost.json):
 # a step of all environments together in shares of one of training's,
-STEP_OF_ALL = 0.35
+STEP_OF_ALL = 0.45
 MOST_TRAINING_ENVS = 64  # beyond these a training step's cost is that of its environments alone
 STEP_OF_ALL_LARGE = 0.5  # with images: in environment steps of training, each of which costs many passes of the network
 # and with it the step of each environment, by its family; others, in Python, may cost as much as all of training.
 STEP_OF_ONE = {"classic": 0.05, "box2d": 0.15, "mujoco": 0.3, "atari": 0.4, "procgen": 0.1}
 STEP_OF_UNKNOWN = 1.0
 TO_MAKE_ONE = {"atari": 120.0}  # an environment made and started
-LITTLE_MORE = 1.3  # times the cost of the fewest episodes at the end: more are played where they add no more than that
+LITTLE_MORE = 1.15  # times the cost of the fewest episodes at the end: more are played where they add no more than that
 LONGER_THAN_TRAINING = 1.5  # a greedy episode may be, where lengths differ
 LEAST_STEPS = 1_000  # of an episode before it is cut, where the environment has no time limit
 LONGER_THAN_SEEN = 4
