@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import shlex
 import statistics
 import subprocess
 import sys
@@ -82,7 +83,7 @@ def main() -> None:
             for key in ("seconds", "evaluation_share", "checkpoint_share")
         }
         print(name, found[name], flush=True)
-    command = "python benchmarks/evaluation_cost.py --out results/evaluation-cost.json"
+    command = shlex.join(["python", "benchmarks/evaluation_cost.py", *sys.argv[1:]])
     write_json(
         Path(chosen.out), {"command": command, "repeats": chosen.repeats, "versions": versions(), "tasks": found}
     )
