@@ -229,9 +229,18 @@ def test_shared_generators_are_put_back() -> None:
 @pytest.mark.parametrize("algorithm", ["ppo", "ppg"])
 @pytest.mark.parametrize("killed_at", [3200, 6400])
 def test_a_resumed_run_makes_the_same_evaluations(tmp_path: Path, algorithm: str, killed_at: int) -> None:
-    fields = {"num_envs": 4, "num_steps": 32, "preset": "none", "checkpoint_every": 640, "seed": 5}
+    fields = {
+        "num_envs": 4,
+        "num_steps": 32,
+        "preset": "none",
+        "checkpoint_every": 640,
+        "seed": 5,
+        "num_minibatches": 2,
+    }
     if algorithm == "ppg":
-        fields |= {"n_pi": 3, "e_aux": 1}
+        fields |= {"n_pi": 3, "e_aux": 1, "e_pi": 1, "e_v": 1}
+    else:
+        fields |= {"epochs": 1}
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     agent = ALGORITHMS[algorithm](Brief, run_dir=whole, **fields)
 
