@@ -51,7 +51,7 @@ class SPMA(pg.Algorithm):
 
     def loss(self, batch: Batch, coefficients: Mapping[str, float]) -> tuple[Tensor, dict[str, Tensor]]:
         """What is minimised over a batch, and the metrics to show."""
-        params, values = self.model.policy_and_value(batch.observations, batch.masks)
+        params, values = self.model.policy_and_value(batch.seen, batch.masks)
         log_prob = self.distribution.log_prob(params, batch.actions)
         kl = self.distribution.kl(batch.behaviour_params, params).mean()
         entropy = self.distribution.entropy(params).mean()

@@ -84,23 +84,55 @@ class Agent:
     # Acting
 
     @torch.no_grad()
-    def act(self, observation: Any, mask: np.ndarray | None = None, noise: Tensor | None = None) -> np.ndarray:
+    def act(
+        self,
+        observation: Any,
+        mask: np.ndarray | None = None,
+        noise: Tensor | None = None,
+        states: Tensor | None = None,
+    ) -> tuple[np.ndarray, Tensor | None]:
         """Actions [B, ...] as the flattened environment takes them, for observations [B, ...] as it gives them.
 
-        The most likely ones, or with `noise` [B, K] the ones it samples.
+        The most likely ones, or with `noise` [B, K] the ones it samples. With a memory, `states` [B, M] is what it
+        remembers of each episode, as `fresh_states` gives it at the start; what it remembers next is returned.
         """
         batch = tree_map(self._as_tensor, observation)
-        params = self.model.policy(batch, None if mask is None else self._as_tensor(mask))
+        allowed = None if mask is None else self._as_tensor(mask)
+        if states is None:
+            params = self.model.policy(batch, allowed)
+        else:
+            params, _, states = self.model.step(batch, allowed, states)
         if noise is None:
             actions = self.distribution.mode(params)
         else:
             actions = self.distribution.sample(params, noise.to(self.device))
-        return self.bounds(actions.cpu().numpy())
+        return self.bounds(actions.cpu().numpy()), states
 
-    def predict(self, observation: Any, mask: Any = None, deterministic: bool = True) -> np.ndarray:
-        """Actions for one observation or a batch, as the environment gives and takes them.
+    def fresh_states(self, count: int) -> Tensor | None:
+        """What is remembered at the start of `count` episodes: nothing; None without a memory."""
+        size = self.model.state_size
+        return torch.zeros(count, size, device=self.device) if size else None
 
-        `mask` [M] or [B, M] says what is allowed; without it an `action_mask` entry of the observation does.
+    @torch.no_grad()
+    def values(self, observation: Any, states: Tensor | None = None) -> np.ndarray:
+        """V [B] of a flattened environment's observations, in the units of the unnormalised reward."""
+        batch = tree_map(self._as_tensor, observation)
+        values = self.model.value(batch) if states is None else self.model.step(batch, None, states)[1]
+        return np.asarray(values.cpu()) * self.reward_normalizer.std
+
+    def predict(
+        self,
+        observation: Any,
+        state: Any = None,
+        episode_start: Any = None,
+        mask: Any = None,
+        deterministic: bool = True,
+    ) -> tuple[np.ndarray, Any]:
+        """Actions for one observation or a batch, as the environment gives and takes them, and the next `state`.
+
+        With a memory, `state` is what the last call returned, or None where nothing is remembered; it counts for nothing
+        where `episode_start` [B] says that an episode starts. `mask` [M] or [B, M] says what is allowed; without it an
+        `action_mask` entry of the observation does.
         """
         batch, inside, single = envs.as_batch(self.observing, observation)
         size = len(named_leaves(batch)[0][1])
@@ -111,15 +143,37 @@ class Agent:
             )
         noise = None if deterministic else self.distribution.draw_noise((size,), torch.default_generator)
         own = envs.ActionAdapter(self.spaces.original_action)
-        result = own.to_environment(self.act(batch, masks, noise), size)
-        return result[0] if single else result
+        actions, after = self.act(batch, masks, noise, self._as_states(state, episode_start, size))
+        result = own.to_environment(actions, size)
+        if after is not None:
+            state = after[0].cpu().numpy() if single else after.cpu().numpy()
+        return (result[0] if single else result), state
 
-    @torch.no_grad()
-    def value(self, observation: Any) -> np.ndarray:
-        """V(s) of a batch of observations [B], in the units of the unnormalised reward."""
+    def value(self, observation: Any, state: Any = None, episode_start: Any = None) -> np.ndarray:
+        """V(s) of a batch of observations [B], in the units of the unnormalised reward; `state` as `predict` takes it."""
         batch, _, single = envs.as_batch(self.observing, observation)
-        values = self.model.value(tree_map(self._as_tensor, batch)).cpu().numpy() * self.reward_normalizer.std
+        size = len(named_leaves(batch)[0][1])
+        values = self.values(batch, self._as_states(state, episode_start, size))
         return values[0] if single else values
+
+    def _as_states(self, state: Any, episode_start: Any, size: int) -> Tensor | None:
+        """What a caller's `state` says is remembered of `size` episodes [B, M], on the device; None without a memory."""
+        states = self.fresh_states(size)
+        if states is None or state is None:
+            return states
+        given = np.asarray(state, dtype=np.float32)
+        if given.size != states.numel():
+            raise EnvError(
+                f"The state has shape {given.shape}, but {tuple(states.shape)} is needed: give what predict returned for as "
+                "many observations, or None at the start."
+            )
+        states = self._as_tensor(given.reshape(states.shape)).clone()
+        if episode_start is not None:
+            starts = np.asarray(episode_start, dtype=bool).reshape(-1)
+            if len(starts) not in (1, size):
+                raise EnvError(f"episode_start has {len(starts)} entries for {size} observations.")
+            states[torch.from_numpy(np.broadcast_to(starts, size).copy()).to(self.device)] = 0.0
+        return states
 
     def _as_tensor(self, leaf: np.ndarray) -> Tensor:
         """On the device, in memory that torch takes: an image turned round or one that may not be written to is copied."""

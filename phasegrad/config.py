@@ -22,7 +22,7 @@ FIXED_FIELDS = {
     "env", "num_envs", "num_steps", "device", "action_bounds", "normalize_observation", "clip_observation",
     "normalize_reward", "clip_reward", "reward_gamma", "arch", "encoder", "hidden_sizes", "activation",
     "impala_channels", "impala_stem", "impala_stem_stride", "impala_pooling", "policy_gain", "std", "initial_std",
-    "std_floor", "fixed_std_fraction", "mean_tanh", "adam_eps", "max_grad_norm", "optimizer", "rmsprop_alpha",
+    "std_floor", "fixed_std_fraction", "mean_tanh", "memory", "memory_size", "sequence_length", "adam_eps", "max_grad_norm", "optimizer", "rmsprop_alpha",
     "rmsprop_eps", "rmsprop_inside_root", "action_distribution", "n_pi", "aux_interval", "aux_buffer", "aux_head", "replay_ratio",
     "replay_capacity",
 }  # fmt: skip
@@ -33,6 +33,7 @@ UNREAD_BY_LOSSES = {
     "aux_learning_rate", "gamma", "gae_lambda", "policy_gae_lambda", "average_decay", "max_kl", "cg_damping",
     "line_search_decay", "env_timeout", "preset", "stop_at", "compile", "log_steps", "track", "backend", "vectorization",
 }  # fmt: skip
+SHORTEST, LONGEST = 8, 32  # steps of a training sequence, unless asked for
 ENCODERS = ["auto", "mlp", "nature", "impala", "grid"]  # and those that are registered
 TRUE, FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
@@ -181,6 +182,20 @@ class Config:
     impala_pooling: str = setting(
         "flatten", "after the IMPALA stacks: flatten, or mean over the image (Impoola)", choices=("flatten", "mean")
     )
+    memory: str = setting(
+        "none",
+        "a recurrent layer after the encoder, for environments that do not show all that matters: gru, lstm, or none",
+        choices=("none", "gru", "lstm"),
+    )
+    memory_size: int = setting(64, "units of the recurrent layer", low=1, high=1 << 16)
+    sequence_length: int | None = setting(
+        None,
+        "steps of a training sequence, through which gradients flow; it must divide num_steps; 0 for the whole rollout; "
+        "auto is the largest divisor of num_steps from 8 to 32 that leaves a sequence for each minibatch",
+        low=0,
+        high=1 << 24,
+        auto=True,
+    )
     action_distribution: str = setting(
         "auto", "what the policy puts out: auto lets the action space decide, gaussian (Box), or a registered one"
     )
@@ -275,8 +290,52 @@ class Config:
             raise ConfigError(
                 f"encoder must be one of {', '.join(ENCODERS)}, not {self.encoder!r}.{nearest(self.encoder, ENCODERS)}"
             )
+        if self.memory != "none":
+            self._require_sequences()
+        elif self.sequence_length is not None:
+            raise ConfigError("sequence_length belongs to a recurrent policy: set memory gru or lstm too.")
         if self.device not in ("auto", "cpu") and not self.device.startswith("cuda"):
             raise ConfigError(f"device must be auto, cpu or cuda[:N], not {self.device!r}.")
+
+    def _require_sequences(self) -> None:
+        length, steps = self.sequence_length or 0, self.num_steps
+        if length > steps or (length and steps % length):
+            near = [size for size in range(1, steps + 1) if steps % size == 0]
+            near = [size for size in near if size <= length][-1:] + [size for size in near if size > length][:1]
+            raise ConfigError(
+                f"sequence_length {length} does not divide num_steps {steps}: use {' or '.join(map(str, near))}, or 0 for "
+                "the whole rollout."
+            )
+        if length and length != steps and getattr(self, "whole_segments", False):
+            raise ConfigError("whole_segments trains on whole rollouts: leave sequence_length out, or whole_segments.")
+
+    @property
+    def sequence_steps(self) -> int:
+        """Steps of a training sequence; 0 where nothing is remembered."""
+        if self.memory == "none":
+            return 0
+        if self.sequence_length == 0 or getattr(self, "whole_segments", False):
+            return self.num_steps
+        if self.sequence_length is not None:
+            return self.sequence_length
+        divisors = [size for size in range(1, min(LONGEST, self.num_steps) + 1) if self.num_steps % size == 0]
+        enough = self.batch_size // getattr(self, "num_minibatches", 1)  # so that each minibatch has one
+        fitting = [size for size in divisors if SHORTEST <= size <= enough] or [s for s in divisors if s >= SHORTEST]
+        return max(fitting) if fitting else self.num_steps
+
+    @property
+    def units_a_rollout(self) -> int:
+        """What minibatches are made of: the samples of a rollout, or its sequences."""
+        length = self.sequence_steps or (self.num_steps if getattr(self, "whole_segments", False) else 1)
+        return self.batch_size // length
+
+    @property
+    def unit(self) -> str:
+        """The name of one of them, for a sentence."""
+        if self.sequence_steps:
+            return f"sequences of {self.sequence_steps} steps (num_envs x num_steps / sequence_length)"
+        whole = getattr(self, "whole_segments", False)
+        return "environments (whole_segments)" if whole else "samples (num_envs x num_steps)"
 
     def require_share(self, processes: int) -> None:
         """Refuse sizes that `processes` cannot divide among them."""
@@ -301,11 +360,15 @@ class Config:
 
 
 def require_minibatches(
-    name: str, count: int, units: int, processes: int, whole_segments: bool = False, source: str = "a rollout"
+    config: Config, name: str, count: int, units: int, processes: int, source: str = "a rollout"
 ) -> None:
-    """Refuse minibatches too many for each process's part of their source to have something in each."""
+    """Refuse minibatches too many for each process's part of the `units` of their source to have something in each."""
+    units //= processes
     if count > units:
-        what = "environments' segments (whole_segments)" if whole_segments else "samples"
+        whole = getattr(config, "whole_segments", False)
+        what = (
+            "sequences" if config.sequence_steps else "environments' segments (whole_segments)" if whole else "samples"
+        )
         raise ConfigError(
             f"{name} {count} is more than the {units} {what} that each of {processes} processes has of {source}: lower "
             "it, or use fewer processes."

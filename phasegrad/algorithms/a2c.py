@@ -57,7 +57,7 @@ class A2C(Algorithm):
 
     def loss(self, batch: Batch, coefficients: Mapping[str, float]) -> tuple[Tensor, dict[str, Tensor]]:
         """-(log pi(a|s) A + beta S[pi]) + c_v L_value over one rollout."""
-        params, values = self.model.policy_and_value(batch.observations, batch.masks)
+        params, values = self.model.policy_and_value(batch.seen, batch.masks)
         log_prob = self.distribution.log_prob(params, batch.actions)
         objective = policy_objective("pg", log_prob, batch.old_log_probs, batch.advantages).mean()
         entropy = self.distribution.entropy(params).mean()

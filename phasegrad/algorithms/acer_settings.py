@@ -45,5 +45,10 @@ class ACERConfig(RMSPropConfig):
             raise ConfigError(
                 f"replay_start {self.replay_start} is more than replay_capacity {self.replay_capacity}: lower it."
             )
+        if self.memory != "none":
+            raise ConfigError(
+                f"memory {self.memory} is not for acer, whose replayed trajectories begin with states of old networks: use "
+                "ppo, ppg, a2c, vpg or trpo, or frame_stack."
+            )
         if self.policy_gae_lambda is not None:
             raise ConfigError("policy_gae_lambda has no meaning for acer, which has one target for both: leave it out.")

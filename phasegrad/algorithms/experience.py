@@ -100,6 +100,8 @@ class Experience:
         self.collector = Collector(
             self.env, self.actor, agent.bounds, self.clock, self.first_env, self.config.num_envs, played
         )
+        if run.remembered is not None and self.collector.states is not None:
+            self.collector.states.copy_(run.remembered)
         if not legs.settled:
             self.env.renew(leg_seeds(self.config, self.ranks, legs.targets), legs.numbers < legs.targets)
         if run.played_to and run.played_to != self.observations_digest():
@@ -133,6 +135,7 @@ class Experience:
         if age >= LONGEST_LEG * enough or age * row > MOST_BYTES:  # episodes without end: all of them begin anew
             self.close()
             legs.restart(step)
+            self.run.remembered = None
             self.agent.reward_normalizer.start_leg()
             self._start()
         elif age >= enough and legs.settled:
@@ -166,6 +169,8 @@ class Experience:
         rollout = self.rollout = self.storage().rollouts[slot].first(num_steps)
         episodes = self.collector.collect(rollout, noise, progress.step)
         run.legs.log(rollout.actions.to(self._stored()))
+        if self.collector.states is not None:
+            run.remembered = self.collector.states.cpu().clone()
         for t, environments in self.collector.renewed:
             run.legs.begin(environments, progress.step // num_envs + t + 1)
         run.legs.forget()
@@ -203,16 +208,18 @@ class Experience:
     def storage(self) -> Storage:
         """Storage of `kept` rollouts, allocated once."""
         if self._storage is None:
-            agent = self.agent
             sizes = (self.kept, self.config.num_steps, self.num_envs)
-            self._storage = Storage(*sizes, agent.observation_space, agent.distribution, agent.spaces.has_mask)
+            self._storage = Storage(*sizes, *self._stored_things())
         return self._storage
 
     def storage_bytes(self) -> int:
         """What the stored rollouts of this process take in memory."""
+        return self.kept * self.config.num_steps * self.num_envs * bytes_a_step(*self._stored_things())
+
+    def _stored_things(self) -> tuple[Any, ...]:
         agent = self.agent
-        each = bytes_a_step(agent.observation_space, agent.distribution, agent.spaces.has_mask)
-        return self.kept * self.config.num_steps * self.num_envs * each
+        memory = (agent.model.state_size, self.config.sequence_steps)
+        return agent.observation_space, agent.distribution, agent.spaces.has_mask, *memory
 
 
 def digest(observation: Any) -> str:

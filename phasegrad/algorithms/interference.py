@@ -27,7 +27,7 @@ def interference(
     For a detached trunk it is what the value loss would do to it: the gradient that detaching keeps away.
     """
     batch = next(batch.split(ranks.share(SAMPLES)))
-    params, values = model.policy_and_auxiliary_value(batch.observations, batch.masks)
+    params, values = model.policy_and_auxiliary_value(batch.seen, batch.masks)
     policy_loss, _ = surrogate_loss(model.distribution, params, batch, config, coefficients)
     errors = value_loss(values, batch.value_targets, batch.old_values, config.value_clip or None)
     errors = coefficients["value_coef"] * errors

@@ -36,7 +36,7 @@ from phasegrad.algorithms.surrogate import (
 )
 from phasegrad.compute.optimizers import Adam
 from phasegrad.data.minibatches import Batch, Minibatches
-from phasegrad.data.phase_buffer import AuxiliaryBatch, PhaseBuffer
+from phasegrad.data.phase_buffer import AuxiliaryBatch, BufferedStates, PhaseBuffer
 from phasegrad.losses import adapted_kl_beta, auxiliary_loss, value_loss
 
 
@@ -100,10 +100,11 @@ class PPG(Algorithm):
         size, shuffle = self.ranks.share(config.aux_minibatch_size), self.generator("auxiliary")
         count = config.aux_minibatches or 16 * config.n_pi
         epochs = buffer.epochs(config.e_aux, count, size, config.aux_steps, config.whole_segments, shuffle)
-        trained = torch.cat([index for epoch in epochs for index in epoch])
+        trained = torch.cat([index.flatten() for epoch in epochs for index in epoch])
         probe = buffer.probe(len(trained))
-        before = self.explained_variances(probe)
-        states = buffer.store_policy(self.model.policy, trained.unique(), self.computation.chunk, self.device)
+        # pi_old at all states; with a memory also what it remembers before each sequence, by the networks as they are now
+        states = buffer.store_policy(self.model, trained.unique(), self.computation.chunk, self.device)
+        before = self.explained_variances(states, probe)
         by_epoch: dict[str, list[float]] = {}
         for epoch in epochs:
             minibatches = Minibatches(states, epoch, self.device, AuxiliaryBatch, usual=buffer.is_full())
@@ -113,25 +114,25 @@ class PPG(Algorithm):
         metrics: dict[str, Any] = {name: means[-1] for name, means in by_epoch.items()}
         metrics |= {f"{name}_by_epoch": means for name, means in by_epoch.items()}
         metrics |= {f"{name}_before_aux": value for name, value in before.items()}
-        return metrics | {f"{name}_after_aux": value for name, value in self.explained_variances(probe).items()}
+        return metrics | {f"{name}_after_aux": value for name, value in self.explained_variances(states, probe).items()}
 
     # The losses of a minibatch
 
     def policy_loss(self, batch: Batch, coefficients: Mapping[str, float]) -> tuple[Tensor, dict[str, Tensor]]:
         """-(L_policy + beta_S S[pi])."""
-        params = self.model.policy(batch.observations, batch.masks)
+        params = self.model.policy(batch.seen, batch.masks)
         return surrogate_loss(self.distribution, params, batch, self.config, coefficients)
 
     def value_loss(self, batch: Batch, coefficients: Mapping[str, float]) -> tuple[Tensor, dict[str, Tensor]]:
         """c_v L_value."""
-        errors = self.value_errors(self.model.value(batch.observations), batch)
+        errors = self.value_errors(self.model.value(batch.seen), batch)
         return coefficients["value_coef"] * errors, {"value_loss": errors}
 
     def policy_and_value_loss(
         self, batch: Batch, coefficients: Mapping[str, float]
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """-(L_policy + beta_S S[pi]) + c_v L_value, whose parameters are disjoint unless the networks share some."""
-        params, values = self.model.policy_and_value(batch.observations, batch.masks)
+        params, values = self.model.policy_and_value(batch.seen, batch.masks)
         policy_loss, metrics = surrogate_loss(self.distribution, params, batch, self.config, coefficients)
         errors = self.value_errors(values, batch)
         return policy_loss + coefficients["value_coef"] * errors, metrics | {"value_loss": errors}
@@ -149,9 +150,9 @@ class PPG(Algorithm):
         targets, value_weight = batch.value_targets, 0.5
         separate: dict[str, Tensor] = {}
         if model.auxiliary_head is None or not (config.aux_value_loss or config.aux_target == "value_network"):
-            params, auxiliary_values = model.policy_and_auxiliary_value(batch.observations, batch.masks)
+            params, auxiliary_values = model.policy_and_auxiliary_value(batch.seen, batch.masks)
         else:
-            params, auxiliary_values, values = model.policy_and_both_values(batch.observations, batch.masks)
+            params, auxiliary_values, values = model.policy_and_both_values(batch.seen, batch.masks)
             if config.aux_target == "value_network":  # distillation: E[(V_thetaV - V_thetapi)^2], V_thetaV held
                 targets, value_weight = values.detach(), 1.0
             if config.aux_value_loss:
@@ -185,10 +186,10 @@ class PPG(Algorithm):
         """Phases that overlap leave a buffer behind, which may be large."""
         self.buffer.clear()
 
-    def explained_variances(self, positions: Tensor) -> dict[str, float]:
+    def explained_variances(self, states: BufferedStates, positions: Tensor) -> dict[str, float]:
         """How well each value head explains the targets of some of the buffer's states."""
         heads = {"explained_variance": self.model.value}
         if self.model.auxiliary_head is not None:
             heads["aux_head_explained_variance"] = lambda seen: self.model.policy_and_auxiliary_value(seen)[1]
-        found, targets = self.buffer.evaluated(heads, positions, self.computation.chunk, self.device)
+        found, targets = self.buffer.evaluated(heads, states, positions, self.computation.chunk, self.device)
         return {name: explained_variance(values, targets, self.ranks) for name, values in found.items()}

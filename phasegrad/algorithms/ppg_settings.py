@@ -82,9 +82,8 @@ class PPGConfig(SurrogateConfig):
     def require_share(self, processes: int) -> None:
         super().require_share(processes)
         if self.has_auxiliary_phase and not self.aux_minibatch_size:
-            units = self.kept * (self.num_envs if self.whole_segments else self.batch_size) // processes
-            count, whole = self.aux_minibatches or 16 * self.n_pi, self.whole_segments
-            require_minibatches("aux_minibatches", count, units, processes, whole, "the auxiliary phase's buffer")
+            units, count = self.kept * self.units_a_rollout, self.aux_minibatches or 16 * self.n_pi
+            require_minibatches(self, "aux_minibatches", count, units, processes, "the auxiliary phase's buffer")
 
     @property
     def interval(self) -> int:

@@ -76,7 +76,7 @@ class PPO(Algorithm):
 
     def loss(self, batch: Batch, coefficients: Mapping[str, float]) -> tuple[Tensor, dict[str, Tensor]]:
         """-(L_policy + beta_S S[pi]) + c_v L_value over one minibatch."""
-        params, values = self.model.policy_and_value(batch.observations, batch.masks)
+        params, values = self.model.policy_and_value(batch.seen, batch.masks)
         policy_loss, metrics = surrogate_loss(self.distribution, params, batch, self.config, coefficients)
         errors = value_loss(values, batch.value_targets, batch.old_values, self.config.value_clip or None)
         return policy_loss + coefficients["value_coef"] * errors, metrics | {"value_loss": errors}

@@ -94,11 +94,10 @@ class SurrogateConfig(PolicyGradientConfig):
 
     def validate(self) -> None:
         super().validate()
-        units = self.num_envs if self.whole_segments else self.batch_size
-        if self.num_minibatches > units:
-            what = "environments (whole_segments)" if self.whole_segments else "samples (num_envs x num_steps)"
+        if self.num_minibatches > self.units_a_rollout:
             raise ConfigError(
-                f"num_minibatches {self.num_minibatches} is more than the {units} {what} of a rollout: lower it."
+                f"num_minibatches {self.num_minibatches} is more than the {self.units_a_rollout} {self.unit} of a "
+                "rollout: lower it."
             )
         if self.kl_target and self.objective != "kl":
             raise ConfigError(f"kl_target belongs to objective kl, not {self.objective}: set objective kl too.")
@@ -107,8 +106,7 @@ class SurrogateConfig(PolicyGradientConfig):
 
     def require_share(self, processes: int) -> None:
         super().require_share(processes)
-        units = (self.num_envs if self.whole_segments else self.batch_size) // processes
-        require_minibatches("num_minibatches", self.num_minibatches, units, processes, self.whole_segments)
+        require_minibatches(self, "num_minibatches", self.num_minibatches, self.units_a_rollout, processes)
 
 
 def adams(flat: FlatParameters, eps: float) -> dict[str, Adam]:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from phasegrad.advantages import normalized
 from phasegrad.algorithms.settings import PolicyGradientConfig, SurrogateConfig
-from phasegrad.data.minibatches import Batch, Minibatches, minibatch_indices
+from phasegrad.data.minibatches import Batch, Minibatches, epoch_indices
 from phasegrad.data.storage import Rollout
 from phasegrad.distributed.moments import pooled_moments
 from phasegrad.distributed.ranks import ALONE, Ranks
@@ -48,14 +48,12 @@ def epoch_of_minibatches(
 
     A minibatch of several processes is what each of them draws from its own part of the rollout, taken together.
     """
-    steps, num_envs = rollout.num_steps, rollout.num_envs
-    count = min(config.num_minibatches, num_envs if config.whole_segments else steps * num_envs)
-    indices = minibatch_indices(steps, num_envs, count, config.whole_segments, shuffle)
+    indices = epoch_indices(rollout, config.num_minibatches, config.whole_segments, shuffle)
     prepare = with_normalized_advantages if config.normalize_advantage == "minibatch" else None
     if prepare is not None and ranks.size > 1:  # all minibatches at once, so that the processes meet once an epoch
         advantages = normalized_by_minibatch(rollout.advantages, indices, ranks)
         rollout, prepare = dataclasses.replace(rollout, advantages=advantages), None
-    return Minibatches(rollout, indices, device, Batch, prepare, usual=steps == config.num_steps)
+    return Minibatches(rollout, indices, device, Batch, prepare, usual=rollout.num_steps == config.num_steps)
 
 
 def with_normalized_advantages(batch: Batch) -> Batch:
@@ -64,8 +62,8 @@ def with_normalized_advantages(batch: Batch) -> Batch:
 
 def normalized_by_minibatch(advantages: Tensor, indices: list[Tensor], ranks: Ranks) -> Tensor:
     """Advantages [T, N] standardised over the minibatches at `indices`, each together with the other processes' own."""
-    order, count = torch.cat(indices), len(indices)
-    sizes = torch.tensor([len(index) for index in indices])
+    order, count = torch.cat([index.flatten() for index in indices]), len(indices)
+    sizes = torch.tensor([index.numel() for index in indices])
     minibatch = torch.repeat_interleave(torch.arange(count), sizes)  # that each of `order` belongs to
     ordered = advantages.flatten()[order].double()
     means = torch.zeros(count, dtype=torch.float64).index_add_(0, minibatch, ordered) / sizes

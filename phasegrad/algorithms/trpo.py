@@ -22,7 +22,7 @@ from phasegrad.algorithms.estimates import estimate_advantages, normalized
 from phasegrad.algorithms.trpo_settings import TRPOConfig
 from phasegrad.compute.natural_gradient import FisherProduct, conjugate_gradient
 from phasegrad.compute.optimizers import Adam
-from phasegrad.data.minibatches import Batch, Minibatch, Minibatches, everything, gather, minibatch_indices
+from phasegrad.data.minibatches import Batch, Minibatch, Minibatches, epoch_indices, everything, gather, some_indices
 from phasegrad.data.storage import Rollout
 from phasegrad.errors import NonFiniteError
 from phasegrad.losses import policy_objective, value_loss
@@ -66,8 +66,7 @@ class TRPO(Algorithm):
         sampled: Minibatch = batch
         samples = self.ranks.share(config.fisher_samples)
         if 0 < samples < len(batch):
-            index = torch.randperm(len(batch), generator=shuffle)[:samples]
-            sampled = gather(rollout, index, self.device, Batch)
+            sampled = gather(rollout, some_indices(rollout, samples, shuffle), self.device, Batch)
         product = FisherProduct(
             self.flat, where, self.kl_from_itself, sampled, config.cg_damping, self.computation.microbatch, self.ranks
         )
@@ -108,7 +107,7 @@ class TRPO(Algorithm):
 
     def policy_loss(self, batch: Batch, coefficients: Mapping[str, float]) -> tuple[Tensor, dict[str, Tensor]]:
         """-L over a batch."""
-        params = self.model.policy(batch.observations, batch.masks)
+        params = self.model.policy(batch.seen, batch.masks)
         log_prob = self.distribution.log_prob(params, batch.actions)
         surrogate = policy_objective("cpi", log_prob, batch.old_log_probs, batch.advantages).mean()
         entropy = self.distribution.entropy(params).mean()
@@ -117,22 +116,19 @@ class TRPO(Algorithm):
 
     def kl_from_itself(self, batch: Minibatch) -> Tensor:
         """E[KL[pi, pi]], whose first argument is held: zero, with the Fisher matrix as its Hessian."""
-        params = self.model.policy(batch.observations, batch.masks)
+        params = self.model.policy(batch.seen, batch.masks)
         return self.distribution.kl(params.detach(), params).mean()
 
     def value_regression(self, rollout: Rollout, shuffle: torch.Generator) -> None:
         config = self.config
-        count, rates = (
-            min(config.num_minibatches, rollout.num_steps * rollout.num_envs),
-            {"value": config.critic_learning_rate},
-        )
+        rates = {"value": config.critic_learning_rate}
         for _ in range(config.value_epochs):
-            indices = minibatch_indices(rollout.num_steps, rollout.num_envs, count, False, shuffle)
+            indices = epoch_indices(rollout, config.num_minibatches, False, shuffle)
             usual = rollout.num_steps == config.num_steps
             minibatches = Minibatches(rollout, indices, self.device, Minibatch, usual=usual)
             self.stepper.epoch("value", self.value_loss, minibatches, config.weights(), rates)
 
     def value_loss(self, batch: Minibatch, _: Mapping[str, float]) -> tuple[Tensor, dict[str, Tensor]]:
         """L_value over one minibatch."""
-        errors = value_loss(self.model.value(batch.observations), batch.value_targets)
+        errors = value_loss(self.model.value(batch.seen), batch.value_targets)
         return errors, {"value_loss": errors}

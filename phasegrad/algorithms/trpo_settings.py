@@ -33,12 +33,12 @@ class TRPOConfig(Config):
     def validate(self) -> None:
         super().validate()
         require_dual(self, "a step within the policy's trust region must leave the value function alone")
-        if self.num_minibatches > self.batch_size:
+        if self.num_minibatches > self.units_a_rollout:
             raise ConfigError(
-                f"num_minibatches {self.num_minibatches} is more than the {self.batch_size} samples "
-                "(num_envs x num_steps) of a rollout: lower it."
+                f"num_minibatches {self.num_minibatches} is more than the {self.units_a_rollout} {self.unit} of a "
+                "rollout: lower it."
             )
 
     def require_share(self, processes: int) -> None:
         super().require_share(processes)
-        require_minibatches("num_minibatches", self.num_minibatches, self.batch_size // processes, processes)
+        require_minibatches(self, "num_minibatches", self.num_minibatches, self.units_a_rollout, processes)

@@ -58,15 +58,17 @@ class Verbs:
         mask: Any = None,
         deterministic: bool = True,
     ) -> tuple[np.ndarray, Any]:
-        """Actions for one observation or a batch, as the environment gives and takes them; `state` is passed through.
+        """Actions for one observation or a batch, as the environment gives and takes them, and the next state.
 
-        `mask` [M] or [B, M] says what is allowed; without it an `action_mask` entry of the observation does.
+        With a memory, give back the state that the last call returned, None at the start; where `episode_start` [B] is
+        true it counts for nothing. Without one `state` is passed through. `mask` [M] or [B, M] says what is allowed;
+        without it an `action_mask` entry of the observation does.
         """
-        return self.agent.predict(observation, mask, deterministic), state
+        return self.agent.predict(observation, state, episode_start, mask, deterministic)
 
-    def value(self, observation: Any) -> np.ndarray:
-        """V(s) of a batch of observations [B], in the units of the unnormalised reward."""
-        return self.agent.value(observation)
+    def value(self, observation: Any, state: Any = None, episode_start: Any = None) -> np.ndarray:
+        """V(s) of a batch of observations [B], in the units of the unnormalised reward; `state` as `predict` takes it."""
+        return self.agent.value(observation, state, episode_start)
 
     def evaluate(
         self,

@@ -58,7 +58,7 @@ class VPG(Algorithm):
 
     def policy_loss(self, batch: Batch, coefficients: Mapping[str, float]) -> tuple[Tensor, dict[str, Tensor]]:
         """-(log pi(a|s) A + beta S[pi]) over a rollout."""
-        params = self.model.policy(batch.observations, batch.masks)
+        params = self.model.policy(batch.seen, batch.masks)
         log_prob = self.distribution.log_prob(params, batch.actions)
         objective = policy_objective("pg", log_prob, batch.old_log_probs, batch.advantages).mean()
         entropy = self.distribution.entropy(params).mean()
@@ -67,5 +67,5 @@ class VPG(Algorithm):
 
     def value_loss(self, batch: Batch, _: Mapping[str, float]) -> tuple[Tensor, dict[str, Tensor]]:
         """L_value over a rollout."""
-        errors = value_loss(self.model.value(batch.observations), batch.value_targets)
+        errors = value_loss(self.model.value(batch.seen), batch.value_targets)
         return errors, {"value_loss": errors}

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from phasegrad.compute.checking import require_same_outputs
 from phasegrad.compute.native import Program
+from phasegrad.compute.native.program import pointers
 from phasegrad.errors import PhasegradWarning
 from phasegrad.machine.clock import compiling
 from phasegrad.models import ActorCritic
@@ -33,14 +34,18 @@ class Actor:
 
     def __init__(self, model: ActorCritic, device: torch.device, compiled: bool = False) -> None:
         self.model, self.device, self.compiled = model, device, compiled
-        self.acts_with_value = not model.value_is_separate
+        self.remembers = model.state_size > 0
+        self.acts_with_value = self.remembers or not model.value_is_separate
         self._program: Program | None = None
         self.runs_program = False  # whether compiled code fills the rollout under way
         self._images = images_of(model.policy_encoder)
 
-    def begin(self, rollout: Rollout, noise: Tensor) -> None:
-        """Get ready to fill `rollout`, whose first observations are in place, from `noise` [T, N, K]."""
-        self.rollout, self.noise = rollout, noise.to(self.device)
+    def begin(self, rollout: Rollout, noise: Tensor, states: Tensor | None = None) -> None:
+        """Get ready to fill `rollout`, whose first observations are in place, from `noise` [T, N, K].
+
+        `states` [N, M] is what a policy with a memory remembers; each step puts there what it remembers next.
+        """
+        self.rollout, self.noise, self.states = rollout, noise.to(self.device), states
         self._hold_weights(True)
         self.runs_program = self.compiled and self._only_dense_is_left() and self._begin_compiled(rollout, self.noise)
 
@@ -61,7 +66,9 @@ class Actor:
             return
         observation = tree_map(lambda leaf: leaf[t].to(self.device), rollout.observations)
         mask = None if rollout.masks is None else rollout.masks[t].to(self.device)
-        outputs = self._forward(observation, mask, self.noise[t])
+        outputs = self._forward(observation, mask, self.noise[t], self.states)
+        if self.states is not None:
+            self.states.copy_(outputs.pop())
         for field, output in zip(self._fields(rollout), outputs, strict=True):
             field[t] = output
 
@@ -80,7 +87,10 @@ class Actor:
         }
         return all(p.dim() < 4 or id(p) in theirs for p in self.model.policy_encoder.parameters())
 
-    def _forward(self, observation: Any, mask: Tensor | None, noise: Tensor) -> list[Tensor]:
+    def _forward(self, observation: Any, mask: Tensor | None, noise: Tensor, states: Tensor | None) -> list[Tensor]:
+        if states is not None:
+            params, value, after = self.model.step(observation, mask, states)
+            return [params, self.model.distribution.sample(params, noise), value, after]
         if self.acts_with_value:
             params, value = self.model.policy_and_value(observation, mask)
             return [params, self.model.distribution.sample(params, noise), value]
@@ -109,10 +119,13 @@ class Actor:
         assert program is not None
         self._held = steps  # while their addresses are in use
         starts, strides = addresses(steps)
-        still = np.array([features.data_ptr() for features in self._features.values()], dtype=np.uint64)
+        held = [] if self.states is None else [self.states]  # read and written in place
+        still = pointers([*held, *self._features.values()])
         program.inputs[:] = np.concatenate([still, starts])
         self._input_steps = np.concatenate([np.zeros_like(still), strides])
-        program.outputs[:], self._output_steps = addresses(fields)
+        outputs, output_steps = addresses(fields)
+        program.outputs[:] = np.concatenate([outputs, pointers(held)])
+        self._output_steps = np.concatenate([output_steps, np.zeros(len(held), dtype=np.uint64)])
         return True
 
     def _compile(self, rollout: Rollout, vectors: list[str], steps: list[Tensor], fields: list[Tensor]) -> None:
@@ -120,21 +133,28 @@ class Actor:
         first = tree_map(lambda leaf: leaf[0].clone(), rollout.observations)
         images = {name: first[name] if name else first for name in self._images}
 
-        def function(*inputs: Tensor) -> list[Tensor]:
+        held = [] if self.states is None else [self.states]
+
+        def function(*given: Tensor) -> list[Tensor]:
+            states, inputs = (given[0], given[1:]) if held else (None, given)
             features, rest = inputs[: len(images)], inputs[len(images) :]
             observation = {**images, **dict(zip(vectors, rest, strict=False))}
             mask = rest[len(vectors)] if len(rest) > len(vectors) + 1 else None
             with given_features(self._images.values(), features):
-                return self._forward(observation if isinstance(first, dict) else observation[""], mask, rest[-1])
+                return self._forward(
+                    observation if isinstance(first, dict) else observation[""], mask, rest[-1], states
+                )
 
         with torch.inference_mode(False), torch.no_grad():
             self._features = {name: self._images[name](image).clone() for name, image in images.items()}
-            examples = [*self._features.values(), *(tensor[0].clone() for tensor in steps)]
+            before = [torch.randn(state.shape, generator=torch.Generator().manual_seed(0)) for state in held]
+            examples = [*before, *self._features.values(), *(tensor[0].clone() for tensor in steps)]
             require_recordable(self.model, lambda: function(*examples))
             program = Program(function, examples)
-            for output, field in zip(program(*examples), fields, strict=True):
-                if output.dtype != field.dtype or output.shape != field.shape[1:]:
-                    wanted = f"{field.dtype} {tuple(field.shape[1:])}"
+            places = [*(field[0] for field in fields), *held]
+            for output, place in zip(program(*examples), places, strict=True):
+                if output.dtype != place.dtype or output.shape != place.shape:
+                    wanted = f"{place.dtype} {tuple(place.shape)}"
                     raise TypeError(f"an output is {output.dtype} {tuple(output.shape)}, not {wanted}")
             dense = [
                 parameter for parameter in self.model.parameters() if parameter.dim() < 4
@@ -168,5 +188,6 @@ def images_of(encoder: nn.Module) -> dict[str, ImageEncoder]:
 
 def addresses(tensors: Sequence[Tensor]) -> tuple[np.ndarray, np.ndarray]:
     """Where step 0 of time-major tensors lies, and how many bytes on each further step is."""
-    starts = np.array([tensor.data_ptr() for tensor in tensors], dtype=np.uint64)
-    return starts, np.array([tensor.stride(0) * tensor.element_size() for tensor in tensors], dtype=np.uint64)
+    return pointers(tensors), np.array(
+        [tensor.stride(0) * tensor.element_size() for tensor in tensors], dtype=np.uint64
+    )

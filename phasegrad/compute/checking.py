@@ -192,5 +192,5 @@ def displaced(parameters: Sequence[Tensor], moves: Sequence[Tensor]) -> Iterator
 def resampled(rows: Sequence[Tensor]) -> list[Tensor]:
     """Another minibatch of the same samples, drawn with replacement."""
     draw = torch.Generator().manual_seed(0)
-    index = torch.randint(len(rows[0]), (len(rows[0]),), generator=draw).to(rows[0].device)
-    return [row[index] for row in rows]
+    drawn = {size: torch.randint(size, (size,), generator=draw) for size in dict.fromkeys(map(len, rows))}
+    return [row[drawn[len(row)].to(row.device)] for row in rows]

@@ -26,6 +26,31 @@ from phasegrad.data.minibatches import Minibatch, Minibatches
 TOLERANCE = 1e-4  # of float32 sums in another order, and of exponentials that differ in the last bits
 
 
+@dataclass(frozen=True)
+class Order:
+    """The positions of `count` minibatches of one size, one after another, and those of their sequences' states."""
+
+    positions: Tensor
+    state_rows: Tensor  # none where samples stand for themselves
+    count: int
+
+    def each(self) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+        """Both of each minibatch."""
+        return self.positions.tensor_split(self.count), self.state_rows.tensor_split(self.count)
+
+    def first(self) -> list[Tensor]:
+        """Both of the first minibatch."""
+        return [places[0] for places in self.each()]
+
+    def random(self) -> list[Tensor]:
+        """As many of both, drawn with replacement: another minibatch to check a program on."""
+        draw = torch.Generator().manual_seed(0)
+        return [
+            places[torch.randint(max(1, len(places)), (len(first),), generator=draw)]
+            for places, first in zip((self.positions, self.state_rows), self.first(), strict=True)
+        ]
+
+
 @dataclass
 class CompiledSteps(TracedSteps):
     """Compiles each loss at its first minibatch of a size; a gradient by itself comes from traced kernels."""
@@ -42,16 +67,20 @@ class CompiledSteps(TracedSteps):
         rates: Mapping[str, float],
     ) -> list[Metrics]:
         """A gradient step on each of `minibatches`; metrics of those of one size are together."""
-        rows, rebuild = minibatches.rows()
+        rows, rebuild, by_sequence = minibatches.rows()
         prepare, numbers = minibatches.prepare, self.recorder.numbers(scalars)
 
         def batch_of(tensors: Sequence[Tensor]) -> Any:
             return rebuild(tensors) if prepare is None else prepare(rebuild(tensors))
 
         programs = []  # all before the first step, so that an epoch is compiled as a whole or not at all
-        for size, orders in itertools.groupby(minibatches.indices, len):
-            order, key = torch.cat(list(orders)), (name, size, prepare is not None, numbers.key)
-            programs.append((*self._program(key, loss, rows, batch_of, order[:size], order, numbers), order))
+        for shape, grouped in itertools.groupby(minibatches.indices, lambda index: tuple(index.shape)):
+            indices = list(grouped)
+            order = Order(
+                torch.cat([index.flatten() for index in indices]), minibatches.state_rows(indices), len(indices)
+            )
+            key = (name, shape, prepare is not None, numbers.key)
+            programs.append((*self._program(key, loss, rows, by_sequence, batch_of, order, numbers), order))
         dense = [row.contiguous() for row in rows]
         return [self._run(program, names, dense, order, numbers, rates) for program, names, order in programs]
 
@@ -59,9 +88,12 @@ class CompiledSteps(TracedSteps):
         self, name: str, loss: Loss, batch: Minibatch, scalars: Mapping[str, float], rates: Mapping[str, float]
     ) -> Metrics:
         rows, rebuild = batch.tensors()
-        numbers, order = self.recorder.numbers(scalars), torch.arange(len(batch))
-        key = (name, len(batch), False, numbers.key)
-        program, names = self._program(key, loss, rows, rebuild, order, order, numbers)
+        numbers, order = (
+            self.recorder.numbers(scalars),
+            Order(torch.arange(len(batch)), torch.arange(batch.sequences), 1),
+        )
+        key = (name, (len(batch), batch.sequences), False, numbers.key)
+        program, names = self._program(key, loss, rows, batch.by_sequence(), rebuild, order, numbers)
         return self._run(program, names, [row.contiguous() for row in rows], order, numbers, rates)
 
     def _program(
@@ -69,18 +101,21 @@ class CompiledSteps(TracedSteps):
         key: tuple[Any, ...],
         loss: Loss,
         rows: list[Tensor],
+        by_sequence: list[bool],
         batch_of: Callable[[Sequence[Tensor]], Any],
-        first: Tensor,
-        order: Tensor,
+        order: Order,
         numbers: Numbers,
     ) -> tuple[EpochProgram, list[str]]:
         """The program of a loss and the names of its metrics, compiled now if it is the first minibatch of its kind."""
 
         def compiled() -> tuple[EpochProgram, list[str]]:
             function, names = self.recorder.gradient_function(loss, batch_of, len(rows), numbers)
-            examples = [[*(row[index] for row in rows), *numbers.inputs] for index in (first, other)]
+            examples = [
+                [*(row[places[is_one]] for row, is_one in zip(rows, by_sequence, strict=True)), *numbers.inputs]
+                for places in (order.first(), order.random())
+            ]
             self.recorder.require_recordable(function, examples[0])
-            program = EpochProgram(function, examples[0], len(rows))
+            program = EpochProgram(function, examples[0], len(rows), by_sequence)
 
             def gradient(*inputs: Tensor) -> list[Tensor]:
                 return program.gradient(inputs[: len(rows)], inputs[len(rows) :])
@@ -89,8 +124,6 @@ class CompiledSteps(TracedSteps):
             return program, names
 
         if key not in self.programs:
-            draw = torch.Generator().manual_seed(0)
-            other = order[torch.randint(len(order), (len(first),), generator=draw)]
             self.programs[key] = made_by_all(self.ranks, compiled, instead="traced")
         return self.programs[key]
 
@@ -99,23 +132,23 @@ class CompiledSteps(TracedSteps):
         program: EpochProgram,
         names: list[str],
         rows: list[Tensor],
-        order: Tensor,
+        order: Order,
         numbers: Numbers,
         rates: Mapping[str, float],
     ) -> Metrics:
         """Gradient steps over the minibatches that lie one after another in `order`."""
         groups = [Group(*self.optimizers[group].native(rate, self.max_grad_norm)) for group, rate in rates.items()]
         if self.ranks.size > 1:
-            found = self._run_together(program, rows, order.split(program.batch), numbers, rates, groups)
+            found = self._run_together(program, rows, order, numbers, rates, groups)
         else:
-            found = program.run(rows, order, numbers.inputs, self.flat.data, groups)
+            found = program.run(rows, order.positions, numbers.inputs, self.flat.data, groups, order.state_rows)
         return dict(zip([*names, *(f"{group}_grad_norm" for group in rates)], found.unbind(1), strict=True))
 
     def _run_together(
         self,
         program: EpochProgram,
         rows: list[Tensor],
-        orders: Sequence[Tensor],
+        order: Order,
         numbers: Numbers,
         rates: Mapping[str, float],
         groups: list[Any],
@@ -125,9 +158,9 @@ class CompiledSteps(TracedSteps):
         if mover is None:
             mover = self.movers[tuple(rates)] = Mover(self.flat.data, groups)
         mover.groups[:] = groups  # this epoch's learning rates
-        where, metrics, norms = self.trained(rates), [], torch.empty(len(orders), len(groups))
-        for order, norm in zip(orders, norms, strict=True):
-            gradient, described = program.gradient_at(rows, order, numbers.inputs)
+        where, metrics, norms = self.trained(rates), [], torch.empty(order.count, len(groups))
+        for positions, state_rows, norm in zip(*order.each(), norms, strict=True):
+            gradient, described = program.gradient_at(rows, positions, numbers.inputs, state_rows)
             self.ranks.mean_(gradient[where])
             mover(gradient, norm)
             metrics.append(described)

@@ -30,7 +30,7 @@ class TracedSteps(PlainSteps):
 
     def gradient(self, name: str, loss: Loss, batch: Minibatch, scalars: Mapping[str, float]) -> tuple[Tensor, Metrics]:
         numbers = self.recorder.numbers(scalars)
-        key = (name, len(batch), numbers.key)
+        key = (name, len(batch), batch.sequences, numbers.key)
         if key not in self.traces:
             self.traces[key] = made_by_all(self.ranks, lambda: self._trace(loss, batch, numbers), instead="plain")
         traced, names = self.traces[key]

@@ -205,7 +205,8 @@ def _call(node: fx.Node) -> tuple[Any, list[Any], dict[str, Any]]:
         return torch._C._VariableFunctions.narrow, [source, dim, start, length], {}
     if name == "_to_copy" and list(keywords) == ["dtype"]:
         return Tensor.to, [arguments[0], keywords["dtype"]], {}
-    quick = getattr(torch._C._VariableFunctions, name, None)
+    own = getattr(node.target, "namespace", "aten") != "aten"  # operations of this package, and of others
+    quick = None if own else getattr(torch._C._VariableFunctions, name, None)
     if quick is None or name in ("split", "slice") or set(keywords) - {"alpha"}:
         return node.target, arguments, keywords
     return quick, arguments, keywords

@@ -14,13 +14,14 @@ import torch
 from torch import Tensor
 
 from phasegrad.data.action_bounds import ActionBounds
-from phasegrad.data.minibatches import in_chunks
+from phasegrad.data.minibatches import in_chunks, over_rollout
 from phasegrad.data.storage import Rollout
 from phasegrad.envs.contract import Episode, Observation, VectorEnv
 from phasegrad.envs.spaces import CHOICES, describe_outside, outside_choices
 from phasegrad.errors import EnvError, NonFiniteError
 from phasegrad.machine.clock import Clock
 from phasegrad.models import ActorCritic
+from phasegrad.models.memory import Sequences
 from phasegrad.tree import named_leaves, tree_map
 
 LARGEST_REWARD = 1e18  # the square of a larger error is infinite in float32, and a larger one drowns all others
@@ -32,8 +33,11 @@ class ActingStep(Protocol):
     model: ActorCritic
     device: torch.device
 
-    def begin(self, rollout: Rollout, noise: Tensor) -> None:
-        """Get ready to fill `rollout`, whose first observations are in place, from `noise` [T, N, K]."""
+    def begin(self, rollout: Rollout, noise: Tensor, states: Tensor | None) -> None:
+        """Get ready to fill `rollout`, whose first observations are in place, from `noise` [T, N, K].
+
+        `states` [N, M] is what the policy remembers; each step puts there what it remembers next.
+        """
 
     def act(self, t: int) -> None:
         """Fill step `t`; the steps of a rollout come in order."""
@@ -67,7 +71,11 @@ class Collector:
         entries = {"": env.observation_space} if parts is None else parts
         self._choices = [(name, space) for name, space in entries.items() if isinstance(space, CHOICES)]
         self.observation, self.mask = env.reset() if played is None else env.play_back(*played)
+        self.states: Tensor | None = None  # what the policy remembers of each running episode [N, K], on its device
+        if self.model.state_size:
+            self.states = torch.zeros(env.num_envs, self.model.state_size, device=self.device)
         self._finals: list[tuple[int, np.ndarray, Observation]] = []  # (t, environments, final observations) where cut
+        self._final_states: list[Tensor] = []  # and what had been remembered by then
         self.ended_at: list[int] = []  # the step t of each episode that finished in the last rollout
         self.renewed: list[tuple[int, list[int]]] = []  # (t, environments) made anew in the last rollout
 
@@ -81,7 +89,10 @@ class Collector:
             t.numpy() for t in (rollout.raw_rewards, rollout.terminated, rollout.truncated, rollout.actions)
         )
         finals: list[tuple[int, np.ndarray, Observation]] = []
+        final_states: list[Tensor] = []
         episodes: list[Episode] = []
+        states, starts = self.states, None if rollout.starts is None else rollout.starts.numpy()
+        fresh = None if states is None else (states == 0).all(1).cpu().numpy()  # whose episodes start now
         self.ended_at, self.renewed = [], []
         for t in range(rollout.num_steps):
             with self.clock.section("inference"):
@@ -89,7 +100,11 @@ class Collector:
                 if masks is not None:
                     masks[t] = self.mask
                 if t == 0:
-                    actor.begin(rollout, noise)
+                    actor.begin(rollout, noise, states)
+                if rollout.states is not None and starts is not None and states is not None:
+                    starts[t] = fresh
+                    if t % rollout.sequence == 0:
+                        rollout.states[t // rollout.sequence] = states
                 actor.act(t)
                 env_actions = self.bounds(actions[t])
             with self.clock.section("environment"):
@@ -102,6 +117,8 @@ class Collector:
             if len(step.ended):
                 cut = step.truncated[step.ended] & ~step.terminated[step.ended]
                 if cut.any():
+                    if states is not None:
+                        final_states.append(states[torch.from_numpy(step.ended[cut])])
                     finals.append(
                         (t, step.ended[cut], tree_map(lambda leaf, cut=cut: leaf[cut], step.final_observation))
                     )
@@ -109,13 +126,17 @@ class Collector:
                 self.ended_at += [t] * len(step.episodes)
                 if step.renewed:
                     self.renewed.append((t, step.renewed))
+            if states is not None:
+                fresh = step.terminated | step.truncated
+                if len(step.ended):
+                    states[torch.from_numpy(step.ended)] = 0.0
             self.observation, self.mask = step.observation, step.action_mask
-        self._finals = finals
+        self._finals, self._final_states = finals, final_states
         self._require_finite(rollout, first_step)
         with self.clock.section("inference"):
             actor.end()
             rollout.log_probs.copy_(distribution.log_prob(rollout.behaviour_params, rollout.actions))
-            if self.model.value_is_separate:  # else acting has put the values in place
+            if self.model.value_is_separate and states is None:  # else acting has put the values in place
                 rollout.values.copy_(self.values(rollout.observations))
             self._value_what_followed(rollout)
         return episodes
@@ -127,14 +148,15 @@ class Collector:
 
     def revalue(self, rollout: Rollout) -> None:
         """The rollout last collected as the value function now sees it, and what followed each of its steps."""
-        rollout.values.copy_(self.values(rollout.observations))
+        with torch.inference_mode():
+            rollout.values.copy_(over_rollout(lambda seen, _: self.model.value(seen), rollout, self.device))
         self._value_what_followed(rollout)
 
     def _value_what_followed(self, rollout: Rollout) -> None:
         rollout.next_values[:-1] = rollout.values[1:]
         followers = [self.observation, *(final for _, _, final in self._finals)]
         joined = tree_map(lambda *leaves: torch.from_numpy(np.concatenate(leaves)), *followers)
-        values = self.values(joined, leading=1)
+        values = self.values(joined, leading=1, states=self.states)
         rollout.next_values[-1] = values[: rollout.num_envs]
         start = rollout.num_envs
         for t, envs, _ in self._finals:
@@ -142,14 +164,26 @@ class Collector:
             start += len(envs)
 
     @torch.inference_mode()
-    def values(self, observations: Any, leading: int = 2) -> Tensor:
-        """V of observations with `leading` batch dimensions, on the CPU, in passes that stay within the cache."""
-        return in_chunks(self.model.value, (observations,), leading, self.device)
+    def values(self, observations: Any, leading: int = 2, states: Tensor | None = None) -> Tensor:
+        """V of observations with `leading` batch dimensions, on the CPU, in passes that stay within the cache.
+
+        With a memory they are those that followed the last rollout, and `states` what is remembered at its end.
+        """
+        if states is None:
+            return in_chunks(self.model.value, (observations,), leading, self.device)
+        before = torch.cat([states, *self._final_states])
+
+        def value(seen: Any, states: Tensor) -> Tensor:
+            return self.model.value(
+                Sequences(seen, states, torch.zeros(len(states), dtype=torch.bool, device=self.device))
+            )
+
+        return in_chunks(value, (observations, before), leading, self.device)
 
     @torch.inference_mode()
     def policy(self, rollout: Rollout) -> Tensor:
         """Distribution parameters [T, N, P] of the policy as it now is, over a rollout."""
-        return in_chunks(self.model.policy, (rollout.observations, rollout.masks), 2, self.device)
+        return over_rollout(self.model.policy, rollout, self.device)
 
     def _require_finite(self, rollout: Rollout, first_step: int) -> None:
         """Stop at the first number that nothing can be learnt from, before it is, and say where it came from.

@@ -1,9 +1,13 @@
-"""Minibatches: which samples of a rollout a gradient step sees, gathered from storage in an order given by a generator."""
+"""Minibatches: which samples of a rollout a gradient step sees, gathered from storage in an order given by a generator.
+
+Samples are named by flat positions [B] in [T, N], or in [count, T, N]. Where the policy has a memory a minibatch is of
+whole sequences, whose positions are [L, S]: a column is a sequence, and its state is kept for its first step.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, Generic, Self, TypeVar
 
 import numpy as np
@@ -11,6 +15,7 @@ import torch
 from torch import Tensor
 
 from phasegrad.data.storage import Rollout
+from phasegrad.models.memory import Sequences
 from phasegrad.tree import named_leaves, tree_map
 
 MOST_GATHERED_BYTES = 1 << 25  # beyond this a copy of the whole rollout would cost memory worth speaking of
@@ -25,13 +30,27 @@ class Minibatch:
     observations: Any
     masks: Tensor | None
     value_targets: Tensor
+    starts: Tensor | None = field(default=None, kw_only=True)  # of sequences: whether an episode starts with this step
+    states: Tensor | None = field(default=None, kw_only=True)  # [S, K] before their first steps
+
+    @property
+    def seen(self) -> Any:
+        """What a model is given: the observations, with what came before them where it has a memory."""
+        if self.states is None or self.starts is None:
+            return self.observations
+        return Sequences(self.observations, self.states, self.starts)
 
     def __len__(self) -> int:
         return len(self.value_targets)
 
+    @property
+    def sequences(self) -> int:
+        """How many there are; 0 where samples stand for themselves."""
+        return 0 if self.states is None else len(self.states)
+
     def tensors(self) -> tuple[list[Tensor], Callable[[Sequence[Tensor]], Any]]:
         """All tensors in a fixed order, and how to put a batch together from as many others."""
-        present = {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) is not None}
+        present = self._present()
         flat = [leaf for tree in present.values() for _, leaf in named_leaves(tree)]
 
         def rebuild(leaves: Sequence[Tensor]) -> Any:
@@ -43,10 +62,29 @@ class Minibatch:
 
         return flat, rebuild
 
+    def by_sequence(self) -> list[bool]:
+        """For each of its tensors, whether it has a row for each sequence and not for each sample."""
+        return [name == "states" for name, tree in self._present().items() for _ in named_leaves(tree)]
+
+    def _present(self) -> dict[str, Any]:
+        return {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) is not None}
+
     def split(self, size: int) -> Iterator[Self]:
-        """Micro-batches of at most `size` samples, in order."""
+        """Micro-batches of at most `size` samples, in order; of sequences as many as fit, but one at least."""
+        if self.states is not None:
+            length = len(self) // self.sequences
+            for chosen in torch.arange(self.sequences).split(max(1, size // length)):
+                yield type(self)(**{f.name: self._columns(f.name, length, chosen) for f in fields(self)})
+            return
         for start in range(0, len(self), size):
             yield type(self)(**{f.name: _part(getattr(self, f.name), start, start + size) for f in fields(self)})
+
+    def _columns(self, name: str, length: int, chosen: Tensor) -> Any:
+        """Of the field `name` what belongs to some of the sequences."""
+        tree = getattr(self, name)
+        if tree is None or name == "states":
+            return None if tree is None else tree[chosen]
+        return tree_map(lambda leaf: leaf.unflatten(0, (length, -1))[:, chosen].flatten(0, 1), tree)
 
 
 @dataclass
@@ -60,42 +98,71 @@ class Batch(Minibatch):
     old_values: Tensor
 
 
-def gather(rollout: Any, index: Tensor, device: torch.device, kind: type[SomeBatch]) -> SomeBatch:
-    """The samples at flat positions `index` [B] of a rollout [T, N, ...], or of a whole storage [count, T, N, ...]."""
-    last = rollout.value_targets.dim() - 1
+def gather(source: Any, index: Tensor, device: torch.device, kind: type[SomeBatch]) -> SomeBatch:
+    """The samples at flat positions `index` of a rollout [T, N, ...], or of a whole storage [count, T, N, ...]."""
+    return _gathered(source, index.flatten(), state_rows(source, [index]), device, kind)
 
-    def pick(tree: Any) -> Any:  # index_select copies whole rows, where indexing goes byte by byte
-        if tree is None:
-            return None
-        return tree_map(lambda leaf: leaf.flatten(0, last).index_select(0, index).to(device), tree)
 
-    return kind(**{f.name: pick(getattr(rollout, STORED_AS.get(f.name, f.name))) for f in fields(kind)})
+def _gathered(source: Any, positions: Tensor, rows: Tensor, device: torch.device, kind: type[SomeBatch]) -> SomeBatch:
+    flat = flattened(source, kind)
+
+    def pick(name: str) -> Any:  # index_select copies whole rows, where indexing goes byte by byte
+        index = rows if name == "states" else positions
+        return None if flat[name] is None else tree_map(lambda leaf: leaf.index_select(0, index).to(device), flat[name])
+
+    return kind(**{name: pick(name) for name in flat})
+
+
+def flattened(source: Any, kind: type[Minibatch]) -> dict[str, Any]:
+    """What a batch of this `kind` is gathered from, by its fields: tensors [rows, ...] that share the storage."""
+    last = source.value_targets.dim() - 1
+    stored = {f.name: getattr(source, STORED_AS.get(f.name, f.name), None) for f in fields(kind)}
+    return {
+        name: None if tree is None else tree_map(lambda leaf: leaf.flatten(0, last), tree)
+        for name, tree in stored.items()
+    }
+
+
+def state_rows(source: Any, indices: Sequence[Tensor]) -> Tensor:
+    """Where the states of sequences at flat positions [L, S] lie among the source's; none for other positions."""
+    firsts = [index[0] for index in indices if index.dim() == 2]
+    if not firsts:
+        return torch.empty(0, dtype=torch.int64)
+    num_envs, first = source.value_targets.shape[-1], torch.cat(firsts)
+    return first // (source.sequence * num_envs) * num_envs + first % num_envs
 
 
 def everything(rollout: Rollout, device: torch.device, kind: type[SomeBatch]) -> SomeBatch:
-    """All samples of a rollout as one batch, in order; on the CPU it shares the rollout's memory."""
+    """All samples of a rollout as one batch; in order and, on the CPU, in the rollout's memory where that can be."""
+    steps, num_envs = rollout.num_steps, rollout.num_envs
+    if rollout.states is not None and rollout.sequence < steps:
+        if steps % rollout.sequence == 0:
+            return gather(rollout, sequence_positions(steps, num_envs, rollout.sequence)[0], device, kind)
+        return gather(rollout, sequence_positions(steps, num_envs, steps)[0], device, kind)  # through all of it
+    flat = flattened(rollout, kind)
+    return kind(
+        **{name: None if tree is None else tree_map(lambda leaf: leaf.to(device), tree) for name, tree in flat.items()}
+    )
 
-    def flat(tree: Any) -> Any:
-        return None if tree is None else tree_map(lambda leaf: leaf.flatten(0, 1).to(device), tree)
 
-    return kind(**{f.name: flat(getattr(rollout, STORED_AS.get(f.name, f.name))) for f in fields(kind)})
-
-
-def gather_each(
-    rollout: Rollout, indices: list[Tensor], device: torch.device, kind: type[SomeBatch]
-) -> Iterator[SomeBatch]:
+def gather_each(source: Any, indices: list[Tensor], device: torch.device, kind: type[SomeBatch]) -> Iterator[SomeBatch]:
     """The minibatches at each of `indices`; small observations are gathered for all of them at once, then sliced."""
-    bytes_each = sum(leaf[0, 0].numel() * leaf.element_size() for _, leaf in named_leaves(rollout.observations))
-    if bytes_each * sum(map(len, indices)) > MOST_GATHERED_BYTES:
+    last = source.value_targets.dim()
+    bytes_each = sum(
+        int(np.prod(leaf.shape[last:])) * leaf.element_size() for _, leaf in named_leaves(source.observations)
+    )
+    if bytes_each * sum(index.numel() for index in indices) > MOST_GATHERED_BYTES:
         for index in indices:
-            yield gather(rollout, index, device, kind)
+            yield gather(source, index, device, kind)
         return
-    everything = gather(rollout, torch.cat(indices), device, kind)
-    start = 0
+    positions = torch.cat([index.flatten() for index in indices])
+    everything = _gathered(source, positions, state_rows(source, indices), device, kind)
+    start = sequences = 0
     for index in indices:
-        end = start + len(index)
-        yield kind(**{f.name: _part(getattr(everything, f.name), start, end) for f in fields(kind)})
-        start = end
+        end, more = start + index.numel(), sequences + (index.shape[1] if index.dim() == 2 else 0)
+        ends = {f.name: (sequences, more) if f.name == "states" else (start, end) for f in fields(kind)}
+        yield kind(**{name: _part(getattr(everything, name), *place) for name, place in ends.items()})
+        start, sequences = end, more
 
 
 @dataclass
@@ -117,20 +184,32 @@ class Minibatches(Generic[SomeBatch]):
         for batch in gather_each(self.source, list(indices), self.device, self.kind):
             yield batch if self.prepare is None else self.prepare(batch)
 
-    def rows(self) -> tuple[list[Tensor], Callable[[Sequence[Tensor]], SomeBatch]]:
-        """All stored samples as tensors [rows, ...] that share the storage, and how to make a batch of such rows."""
-        last = self.source.value_targets.dim() - 1
+    def rows(self) -> tuple[list[Tensor], Callable[[Sequence[Tensor]], SomeBatch], list[bool]]:
+        """All stored samples as tensors [rows, ...] that share the storage, how to make a batch of such rows, and which
+        of them have a row for each sequence.
+        """
+        whole = self.kind(**flattened(self.source, self.kind))
+        return *whole.tensors(), whole.by_sequence()
 
-        def flat(tree: Any) -> Any:
-            return None if tree is None else tree_map(lambda leaf: leaf.flatten(0, last), tree)
-
-        names = [f.name for f in fields(self.kind)]
-        whole = self.kind(**{name: flat(getattr(self.source, STORED_AS.get(name, name))) for name in names})
-        return whole.tensors()
+    def state_rows(self, indices: Sequence[Tensor]) -> Tensor:
+        """Where the states of the sequences at `indices` lie."""
+        return state_rows(self.source, indices)
 
 
 def _part(tree: Any, start: int, end: int) -> Any:
     return None if tree is None else tree_map(lambda leaf: leaf[start:end], tree)
+
+
+def epoch_indices(rollout: Rollout, count: int, whole_segments: bool, generator: torch.Generator) -> list[Tensor]:
+    """Positions of each minibatch of one epoch: random steps, or all steps of randomly chosen environments or sequences.
+
+    There are `count` of them, or as many as there are samples, environments or sequences.
+    """
+    num_steps, num_envs = rollout.num_steps, rollout.num_envs
+    if rollout.states is not None:
+        return shuffled_sequences(sequence_positions(num_steps, num_envs, rollout.sequence), count, generator)
+    count = min(count, num_envs if whole_segments else num_steps * num_envs)
+    return minibatch_indices(num_steps, num_envs, count, whole_segments, generator)
 
 
 def minibatch_indices(
@@ -142,6 +221,58 @@ def minibatch_indices(
         envs = torch.randperm(num_envs, generator=generator).tensor_split(num_minibatches)
         return [(steps + chosen).flatten() for chosen in envs]
     return list(torch.randperm(num_steps * num_envs, generator=generator).tensor_split(num_minibatches))
+
+
+def some_indices(rollout: Rollout, samples: int, generator: torch.Generator) -> Tensor:
+    """Positions of about `samples` random samples of a rollout, in whole sequences where there are some."""
+    if rollout.states is None:
+        return torch.randperm(rollout.num_steps * rollout.num_envs, generator=generator)[:samples]
+    sequences = sequence_positions(rollout.num_steps, rollout.num_envs, rollout.sequence)[0]
+    chosen = torch.randperm(sequences.shape[1], generator=generator)[: max(1, samples // len(sequences))]
+    return sequences[:, chosen]
+
+
+def sequence_positions(num_steps: int, num_envs: int, length: int, first: int = 0) -> list[Tensor]:
+    """Positions [L, S] of the sequences of a rollout that begins at `first`.
+
+    Those of full length are the first entry; where `num_steps` is no multiple of it, the rest is the last.
+    """
+    whole, rest = divmod(num_steps, length)
+    envs = first + torch.arange(num_envs)
+    found = []
+    if whole:
+        starts = (torch.arange(whole)[:, None] * (length * num_envs) + envs).flatten()
+        found.append(torch.arange(length)[:, None] * num_envs + starts)
+    if rest:
+        found.append(torch.arange(whole * length, num_steps)[:, None] * num_envs + envs)
+    return found
+
+
+def shuffled_sequences(kinds: Sequence[Tensor], count: int, generator: torch.Generator) -> list[Tensor]:
+    """About `count` minibatches of sequences of one length each; every sequence of each [L, S] is in one of them."""
+    total = sum(positions.numel() for positions in kinds)
+    indices: list[Tensor] = []
+    for positions in kinds:
+        own = min(positions.shape[1], max(1, round(count * positions.numel() / total)))
+        order = torch.randperm(positions.shape[1], generator=generator)
+        indices += [positions[:, part] for part in order.tensor_split(own)]
+    return indices
+
+
+def over_rollout(function: Callable[..., Tensor], rollout: Rollout, device: torch.device) -> Tensor:
+    """`function` of what is seen and of the masks over a whole rollout, [T, N, ...] on the CPU."""
+    if rollout.states is None:
+        return in_chunks(function, (rollout.observations, rollout.masks), 2, device)
+    size, result = chunk_size(tree_map(lambda leaf: leaf.flatten(0, 1), rollout.observations)), None
+    for positions in sequence_positions(rollout.num_steps, rollout.num_envs, rollout.sequence):
+        for part in positions.split(max(1, size // len(positions)), 1):
+            batch = gather(rollout, part, device, Minibatch)
+            found = function(batch.seen, batch.masks).cpu()
+            if result is None:
+                result = found.new_empty(rollout.num_steps * rollout.num_envs, *found.shape[1:])
+            result[part.flatten()] = found
+    assert result is not None
+    return result.unflatten(0, (rollout.num_steps, rollout.num_envs))
 
 
 def in_chunks(function: Callable[..., Tensor], inputs: tuple[Any, ...], leading: int, device: torch.device) -> Tensor:

@@ -1,7 +1,8 @@
 """PPG's buffer: which of the stored rollouts hold data, and in what minibatches the auxiliary phase sees them.
 
 The rollouts' observations and value targets are stored once, where they were collected; this only keeps positions, and
-the policy pi_old that an auxiliary phase begins with.
+the policy pi_old that an auxiliary phase begins with. Where the policy has a memory, so do the states that its sequences
+begin with: found anew, by the networks as they are then, through all rollouts in the order they were collected.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from phasegrad.data.minibatches import Minibatch, gather
+from phasegrad.data.minibatches import Minibatch, gather, sequence_positions, shuffled_sequences
 from phasegrad.data.storage import Rollout, Storage, fill
 from phasegrad.errors import DamagedError
+from phasegrad.models import ActorCritic
 from phasegrad.tree import named_leaves
 
 MOST_PROBED = 4096  # states that the explained variance before and after a phase is measured on
@@ -36,12 +38,17 @@ class BufferedStates:
     masks: Tensor | None
     value_targets: Tensor
     old_params: Tensor  # of pi_old at those states that the phase trains on
+    starts: Tensor | None = None
+    states: Tensor | None = None  # [kept, T / L, N, K], what pi_old remembers before each sequence
+    sequence: int = 0
 
 
 def buffered_tensors(rollout: Rollout) -> dict[str, Tensor]:
     """What an auxiliary phase reads of a rollout, by name, without copying."""
     named = {f"observations.{name}".rstrip("."): leaf for name, leaf in named_leaves(rollout.observations)}
     named["value_targets"] = rollout.value_targets
+    if rollout.states is not None and rollout.starts is not None:
+        named |= {"starts": rollout.starts, "states": rollout.states[:1]}  # the others are found anew
     return named if rollout.masks is None else named | {"masks": rollout.masks}
 
 
@@ -69,6 +76,12 @@ class PhaseBuffer:
         self.next_slot = 0
         self.since_phase = 0  # iterations
         self._old_params: Tensor | None = None
+        self._states: Tensor | None = None
+
+    @property
+    def remembers(self) -> bool:
+        """Whether the rollouts are of a policy with a memory."""
+        return self._storage is not None and self.storage.whole.states is not None
 
     @property
     def storage(self) -> Storage:
@@ -103,31 +116,80 @@ class PhaseBuffer:
     # What the auxiliary phase trains on
 
     @torch.no_grad()
-    def store_policy(
-        self, policy: Callable[[Any, Tensor | None], Tensor], positions: Tensor, chunk: int, device: torch.device
-    ) -> BufferedStates:
+    def store_policy(self, model: ActorCritic, positions: Tensor, chunk: int, device: torch.device) -> BufferedStates:
         """Compute pi_old(.|s) at flat `positions`, and give all states with it."""
         whole = self.storage.whole
         if self._old_params is None:
             self._old_params = torch.zeros_like(whole.behaviour_params)
         stored = self._old_params.flatten(0, 2)
+        held = BufferedStates(whole.observations, whole.masks, whole.value_targets, self._old_params)
+        if whole.states is not None:
+            if self._states is None:
+                self._states = torch.zeros_like(whole.states)
+            held.starts, held.states, held.sequence = whole.starts, self._states, whole.sequence
+            self._recall(model, held, stored, chunk, device)
+            return held
         for part in positions.split(chunk):
             batch = gather(whole, part, device, Minibatch)
-            stored[part] = policy(batch.observations, batch.masks).cpu()
-        return BufferedStates(whole.observations, whole.masks, whole.value_targets, self._old_params)
+            stored[part] = model.policy(batch.observations, batch.masks).cpu()
+        return held
+
+    def _recall(
+        self, model: ActorCritic, held: BufferedStates, stored: Tensor, chunk: int, device: torch.device
+    ) -> None:
+        """Go through all rollouts as they followed each other, for pi_old and what it remembers before each sequence.
+
+        Only the oldest begins with a state as it was when it was collected.
+        """
+        assert held.states is not None
+        before = -1  # the number of the rollout that `states` are at the end of
+        states = held.states[0, 0]
+        for slot in sorted((s for s, steps in enumerate(self.filled) if steps), key=lambda s: self.numbers[s]):
+            kept = self.storage.rollouts[slot].states
+            if kept is not None and before != self.numbers[slot] - 1:
+                states = kept[0]
+            before = self.numbers[slot]
+            for number, (start, end) in enumerate(self._spans(slot, held.sequence)):
+                held.states[slot, number] = states
+                rows = self._rows(slot, start, end)
+                after = []
+                for part in rows.split(max(1, chunk // len(rows)), 1):
+                    batch = gather(held, part, device, Minibatch)
+                    params, last = model.policy_and_states(batch.seen, batch.masks)
+                    stored[part.flatten()] = params.cpu()
+                    after.append(last.cpu())
+                states = torch.cat(after)
+
+    def _spans(self, slot: int, length: int) -> list[tuple[int, int]]:
+        """The first and last step of each sequence of a rollout."""
+        steps = self.filled[slot]
+        return [(start, min(start + length, steps)) for start in range(0, steps, length)]
+
+    def _rows(self, slot: int, start: int, end: int) -> Tensor:
+        """Flat positions [steps, N] of some steps of a rollout."""
+        first = slot * self.num_steps * self.num_envs
+        return first + torch.arange(start, end)[:, None] * self.num_envs + torch.arange(self.num_envs)
 
     @torch.no_grad()
     def evaluated(
-        self, functions: Mapping[str, Callable[[Any], Tensor]], positions: Tensor, chunk: int, device: torch.device
+        self,
+        functions: Mapping[str, Callable[[Any], Tensor]],
+        states: BufferedStates,
+        positions: Tensor,
+        chunk: int,
+        device: torch.device,
     ) -> tuple[dict[str, Tensor], Tensor]:
-        """What each of `functions` makes of the observations at flat `positions`, by name, and their value targets."""
+        """What each of `functions` makes of the states at flat `positions`, by name, and their value targets."""
         found: dict[str, list[Tensor]] = {name: [] for name in functions}
         targets = []
-        for part in positions.split(chunk):
-            batch = gather(self.storage.whole, part, device, Minibatch)
+        whole_sequences = positions.dim() == 2
+        for part in positions.split(
+            max(1, chunk // len(positions)) if whole_sequences else chunk, int(whole_sequences)
+        ):
+            batch = gather(states, part, device, Minibatch)
             targets.append(batch.value_targets)
             for name, function in functions.items():
-                found[name].append(function(batch.observations))
+                found[name].append(function(batch.seen))
         return {name: torch.cat(parts) for name, parts in found.items()}, torch.cat(targets)
 
     # Checkpoints
@@ -186,10 +248,22 @@ class PhaseBuffer:
         """Flat positions of all valid samples."""
         return torch.cat(self.segment_positions())
 
+    def sequences(self) -> list[Tensor]:
+        """Flat positions [L, S] of all valid sequences of one length, for each length there is."""
+        size, length = self.num_steps * self.num_envs, self.storage.whole.sequence
+        by_length: dict[int, list[Tensor]] = {}
+        for slot, steps in enumerate(self.filled):
+            for positions in sequence_positions(steps, self.num_envs, length, slot * size) if steps else []:
+                by_length.setdefault(len(positions), []).append(positions)
+        return [torch.cat(by_length[length], 1) for length in sorted(by_length, reverse=True)]
+
     def probe(self, trained: int) -> Tensor:
-        """Positions of an even subset of the samples, small beside the `trained` samples of the phase."""
-        positions = self.positions()
+        """Positions of an even subset of the samples, or sequences, small beside the `trained` samples of the phase."""
         size = max(64, min(MOST_PROBED, trained // 16))
+        if self.remembers:
+            whole = self.sequences()[0]
+            return whole[:, :: max(1, whole.numel() // size)]
+        positions = self.positions()
         return positions[:: max(1, len(positions) // size)]
 
     def epochs(
@@ -200,13 +274,19 @@ class PhaseBuffer:
         `count` minibatches an epoch, or as many as `size` samples each make. With `steps`, that many minibatches in
         all, drawn from as many shuffled passes as they need (whole or in part), reported as one epoch.
         """
-        units = self.segment_positions() if whole_segments else [self.positions()]
+        sequences = self.sequences() if self.remembers else []
+        units = self.segment_positions() if whole_segments or sequences else [self.positions()]
         total = sum(len(unit) for unit in units)
         count = max(1, -(-total // size)) if size else count
-        count = min(count, len(units) if whole_segments else total)
+        if sequences:
+            count = min(count, sum(kind.shape[1] for kind in sequences))
+        else:
+            count = min(count, len(units) if whole_segments else total)
         passes: list[list[Tensor]] = []
-        while len(passes) * count < steps if steps else len(passes) < epochs:
-            if whole_segments:
+        while sum(map(len, passes)) < steps if steps else len(passes) < epochs:
+            if sequences:
+                passes.append(shuffled_sequences(sequences, count, generator))
+            elif whole_segments:
                 order = torch.randperm(len(units), generator=generator)
                 passes.append([torch.cat([units[i] for i in part]) for part in order.tensor_split(count)])
             else:

@@ -40,10 +40,20 @@ class Rollout:
     next_values: Tensor  # of the observation that really followed
     advantages: Tensor
     value_targets: Tensor
+    starts: Tensor | None = None  # whether an episode starts with this step, where the policy has a memory
+    states: Tensor | None = None  # what it remembered before the first step of each sequence, [T / L, N, K]
+    sequence: int = 0  # L
 
     def first(self, steps: int) -> Rollout:
         """The same storage, only its first `steps` steps: for a shorter last rollout."""
-        return Rollout(**{f.name: _cut(getattr(self, f.name), steps) for f in fields(self)})
+        cut = {name: _cut(tree, steps) for name, tree in self.tensors().items() if name != "states"}
+        if self.states is not None:
+            cut["states"] = self.states[: -(-steps // self.sequence)]
+        return Rollout(**cut, sequence=self.sequence)
+
+    def tensors(self) -> dict[str, Any]:
+        """What it holds, by name."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "sequence"}
 
     @property
     def num_steps(self) -> int:
@@ -69,7 +79,11 @@ class Storage:
         observation_space: gym.Space,
         distribution: Distribution,
         has_mask: bool,
+        state_size: int = 0,
+        sequence: int = 0,
     ) -> None:
+        """`state_size` numbers are remembered of an episode, and kept at every `sequence`-th step."""
+
         def allocated(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
             return torch.zeros((count, num_steps, num_envs, *shape), dtype=dtype)
 
@@ -90,8 +104,11 @@ class Storage:
             masks=allocated((distribution.mask_size,), torch.bool) if has_mask else None,
             **{name: allocated((), torch.float32) for name in FLOATS},
         )
+        if state_size:
+            self.whole.starts, self.whole.sequence = allocated((), torch.bool), sequence
+            self.whole.states = torch.zeros(count, num_steps // sequence, num_envs, state_size)
         self.rollouts = [
-            Rollout(**{f.name: _at(getattr(self.whole, f.name), index) for f in fields(Rollout)})
+            Rollout(**{name: _at(tree, index) for name, tree in self.whole.tensors().items()}, sequence=sequence)
             for index in range(count)
         ]
 
@@ -102,7 +119,9 @@ def stored_dtype(space: gym.Space) -> torch.dtype:
     return torch.float32 if dtype == torch.float64 else dtype
 
 
-def bytes_a_step(observation_space: gym.Space, distribution: Distribution, has_mask: bool) -> int:
+def bytes_a_step(
+    observation_space: gym.Space, distribution: Distribution, has_mask: bool, state_size: int = 0, sequence: int = 0
+) -> int:
     """What one stored transition takes."""
     spaces = (
         observation_space.spaces.values() if isinstance(observation_space, gym.spaces.Dict) else [observation_space]
@@ -110,7 +129,8 @@ def bytes_a_step(observation_space: gym.Space, distribution: Distribution, has_m
     observation = sum(int(np.prod(space.shape or (1,))) * stored_dtype(space).itemsize for space in spaces)
     action = int(np.prod(distribution.action_shape or (1,))) * distribution.action_dtype.itemsize
     flags_and_reward = 2 + 8 + (distribution.mask_size if has_mask else 0)
-    return observation + action + 4 * distribution.parameter_size + flags_and_reward + 4 * len(FLOATS)
+    remembered = 1 + -(-4 * state_size // sequence) if state_size else 0
+    return observation + action + 4 * distribution.parameter_size + flags_and_reward + 4 * len(FLOATS) + remembered
 
 
 def _at(tree: Any, index: int) -> Any:

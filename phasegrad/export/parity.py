@@ -121,7 +121,7 @@ def largest_difference(agent: Agent, found: dict[str, np.ndarray], batch: Sample
     params = _policy_params(agent, batch.observation, batch.masks)
     noise = torch.from_numpy(batch.noise).to(agent.device)
     if deterministic:
-        wanted = agent.predict(given, mask=batch.masks)
+        wanted = agent.predict(given, mask=batch.masks)[0]
         taken = agent.distribution.mode(params)
     else:
         taken = agent.distribution.sample(params, noise)

@@ -4,12 +4,15 @@
     shared   one trunk, trained by both losses (PPO)
     detach   one trunk; the value head sees it detached in the policy phase (single-network PPG)
 
+With `memory` each network has a recurrent layer after its encoder, and what is seen is `Sequences` of observations.
+
 Nothing here knows about losses, optimisers or rollouts.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import gymnasium as gym
@@ -21,6 +24,7 @@ from phasegrad.distributions import Distribution, distribution_for
 from phasegrad.errors import ConfigError
 from phasegrad.models.encoders import build_encoder
 from phasegrad.models.initialisation import fixed_norm_, orthogonal_
+from phasegrad.models.memory import MEMORIES, Memory, Sequences
 from phasegrad.models.scaling import ObservationNormalizer
 
 
@@ -99,55 +103,118 @@ class ActorCritic(nn.Module):
                 impala_stem=(config.impala_stem, config.impala_stem_stride),
             )
 
+        def memory(encoder: Any) -> Memory | None:
+            if config.memory == "none":
+                return None
+            start = getattr(encoder, "head_initialisation", "orthogonal")
+            return MEMORIES[config.memory](encoder.features, config.memory_size, start)
+
         self.policy_encoder = encoder()
-        self.policy_head = PolicyHead(self.policy_encoder, self.distribution, action_space, config)
+        self.policy_memory = memory(self.policy_encoder)
+        policy_trunk = self.policy_memory or self.policy_encoder
+        self.policy_head = PolicyHead(policy_trunk, self.distribution, action_space, config)
         self.value_encoder = encoder() if self.arch == "dual" else None
-        self.value_head = head(self.value_encoder or self.policy_encoder, self.value_outputs(), 1.0)
+        self.value_memory = None if self.value_encoder is None else memory(self.value_encoder)
+        value_trunk = self.value_memory or self.value_encoder or policy_trunk
+        self.value_head = head(value_trunk, self.value_outputs(), 1.0)
         apart = self.arch == "dual" or getattr(config, "aux_head", False)
-        self.auxiliary_head = head(self.policy_encoder, 1, 1.0) if auxiliary and apart else None
+        self.auxiliary_head = head(policy_trunk, 1, 1.0) if auxiliary and apart else None
 
     def value_outputs(self) -> int:
         """Numbers that the value head puts out: V(s) alone."""
         return 1
 
-    def policy(self, observation: Any, mask: Tensor | None = None) -> Tensor:
+    # What it makes of a batch of observations [B, ...], or of `Sequences` of them where it has a memory
+
+    def policy(self, seen: Any, mask: Tensor | None = None) -> Tensor:
         """Distribution parameters [B, P]."""
-        return self.policy_head(self.policy_encoder(self.normalizer(observation)), mask)
+        return self.policy_head(self._policy_features(self._scaled(seen)), mask)
 
-    def value(self, observation: Any) -> Tensor:
+    def value(self, seen: Any) -> Tensor:
         """V(s), [B]."""
-        observation = self.normalizer(observation)
+        seen = self._scaled(seen)
         if self.value_encoder is not None:
-            return self.value_head(self.value_encoder(observation)).squeeze(-1)
-        return self.value_head(self._seen_by_value(self.policy_encoder(observation))).squeeze(-1)
+            return self.value_head(self._value_features(seen)).squeeze(-1)
+        return self.value_head(self._seen_by_value(self._policy_features(seen))).squeeze(-1)
 
-    def policy_and_value(self, observation: Any, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def policy_and_value(self, seen: Any, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Both, with one pass through a trunk they share."""
-        observation = self.normalizer(observation)
-        features = self.policy_encoder(observation)
+        seen = self._scaled(seen)
+        features = self._policy_features(seen)
         if self.value_encoder is not None:
-            value = self.value_head(self.value_encoder(observation))
+            value = self.value_head(self._value_features(seen))
         else:
             value = self.value_head(self._seen_by_value(features))
         return self.policy_head(features, mask), value.squeeze(-1)
 
-    def policy_and_auxiliary_value(self, observation: Any, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def policy_and_auxiliary_value(self, seen: Any, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """pi and V_theta_pi of the auxiliary phase: its value error reaches the trunk.
 
         One network has one value head, unless it was given an auxiliary one beside it.
         """
-        features = self.policy_encoder(self.normalizer(observation))
+        features = self._policy_features(self._scaled(seen))
         auxiliary = self.auxiliary_head if self.auxiliary_head is not None else self.value_head
         return self.policy_head(features, mask), auxiliary(features).squeeze(-1)
 
-    def policy_and_both_values(self, observation: Any, mask: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    def policy_and_both_values(self, seen: Any, mask: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """pi, V_theta_pi and V of a model with an auxiliary head, with one pass through a trunk they share."""
         assert self.auxiliary_head is not None
-        observation = self.normalizer(observation)
-        features = self.policy_encoder(observation)
-        seen = self._seen_by_value(features) if self.value_encoder is None else self.value_encoder(observation)
-        auxiliary, value = self.auxiliary_head(features).squeeze(-1), self.value_head(seen).squeeze(-1)
+        seen = self._scaled(seen)
+        features = self._policy_features(seen)
+        apart = self._seen_by_value(features) if self.value_encoder is None else self._value_features(seen)
+        auxiliary, value = self.auxiliary_head(features).squeeze(-1), self.value_head(apart).squeeze(-1)
         return self.policy_head(features, mask), auxiliary, value
+
+    def step(self, observation: Any, mask: Tensor | None, states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """pi, V and the next states [B, K] of one step of B episodes, by a model with a memory."""
+        assert self.policy_memory is not None
+        observation = self.normalizer(observation)
+        own = self.policy_memory.state_size
+        features, after = self.policy_memory.step(self.policy_encoder(observation), states[:, :own])
+        value_features = features
+        if self.value_encoder is not None and self.value_memory is not None:
+            value_features, others = self.value_memory.step(self.value_encoder(observation), states[:, own:])
+            after = torch.cat([after, others], 1)
+        return self.policy_head(features, mask), self.value_head(value_features).squeeze(-1), after
+
+    def policy_and_states(self, seen: Sequences, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """pi at every step of sequences, and the states [S, K] after the last."""
+        assert self.policy_memory is not None
+        observation = self.normalizer(seen.observations)
+        own = self.policy_memory.state_size
+        encoded = self.policy_encoder(observation)
+        features, after = self.policy_memory.unroll(encoded, seen.states[:, :own], seen.starts)
+        if self.value_encoder is not None and self.value_memory is not None:
+            encoded = self.value_encoder(observation)
+            after = torch.cat([after, self.value_memory.unroll(encoded, seen.states[:, own:], seen.starts)[1]], 1)
+        return self.policy_head(features, mask), after
+
+    @property
+    def state_size(self) -> int:
+        """K: numbers that it remembers of an episode, the policy's before the value network's; 0 without a memory."""
+        return sum(memory.state_size for memory in (self.policy_memory, self.value_memory) if memory is not None)
+
+    def _scaled(self, seen: Any) -> Any:
+        """What is seen with its observations normalised; a model with a memory needs sequences."""
+        if self.policy_memory is None:
+            return self.normalizer(seen)
+        if not isinstance(seen, Sequences):
+            raise TypeError("A model with a memory needs sequences: give it `batch.seen`, not `batch.observations`.")
+        return replace(seen, observations=self.normalizer(seen.observations))
+
+    def _policy_features(self, seen: Any) -> Tensor:
+        if self.policy_memory is None:
+            return self.policy_encoder(seen)
+        own = seen.states[:, : self.policy_memory.state_size]
+        return self.policy_memory(self.policy_encoder(seen.observations), own, seen.starts)
+
+    def _value_features(self, seen: Any) -> Tensor:
+        """Of a value network apart."""
+        assert self.value_encoder is not None
+        if self.policy_memory is None or self.value_memory is None:
+            return self.value_encoder(seen)
+        own = seen.states[:, self.policy_memory.state_size :]
+        return self.value_memory(self.value_encoder(seen.observations), own, seen.starts)
 
     def _seen_by_value(self, features: Tensor) -> Tensor:
         return features.detach() if self.arch == "detach" else features
@@ -160,8 +227,7 @@ class ActorCritic(nn.Module):
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
         """theta_pi and theta_V. With a shared trunk there is only one group; with a detached one V has just its head."""
         value: list[nn.Module] = [self.value_head]
-        if self.value_encoder is not None:
-            value.insert(0, self.value_encoder)
+        value = [part for part in (self.value_encoder, self.value_memory) if part is not None] + value
         value_parameters = [p for module in value for p in module.parameters()]
         theirs = {id(p) for p in value_parameters}
         policy_parameters = [p for p in self.parameters() if id(p) not in theirs]

@@ -117,6 +117,8 @@ def saved_legs(trainer: Trainer) -> dict[str, Any]:
         tensors[name] = ranks.whole(torch.from_numpy(getattr(legs, name)), 0)
     if trainer.agent.reward_normalizer.running_return is not None:
         tensors["running_return"] = ranks.whole(trainer.agent.reward_normalizer.running_return, 0)
+    if trainer.run.remembered is not None:
+        tensors["remembered"] = ranks.whole(trainer.run.remembered, 0)
     return {"tensors": tensors, "state": {"end": trainer.observations_digest(), "due": trainer.run.checkpoint_due}}
 
 
@@ -198,12 +200,13 @@ def _restore_legs(trainer: Trainer, path: Path, leg: Mapping[str, Any] | None, n
     )
     file = current(path / LEG, leg.get("sha256"))
     damaged = DamagedError(f"{file} is damaged: it does not hold the legs of {config.num_envs} environments.")
-    payload = read_limited(file, now * row + 32 * config.num_envs + ROOM_FOR_HEADER)
+    remembered_bytes = 4 * config.num_envs * agent.model.state_size
+    payload = read_limited(file, now * row + 32 * config.num_envs + remembered_bytes + ROOM_FOR_HEADER)
     if hashlib.sha256(payload).hexdigest() != leg.get("sha256"):
         raise DamagedError(f"{file} is damaged: its checksum does not match.")
     checked_header(file)
     tensors = _tensors(file, payload)
-    actions, running = tensors.get("actions"), tensors.get("running_return")
+    actions, running, remembered = (tensors.get(name) for name in ("actions", "running_return", "remembered"))
     if (
         actions is None
         or tuple(actions.shape[1:]) != (config.num_envs, *distribution.action_shape)
@@ -213,6 +216,11 @@ def _restore_legs(trainer: Trainer, path: Path, leg: Mapping[str, Any] | None, n
     if not can_be_taken(actions, agent.action_space):  # environments in C++ trust what they are given
         raise DamagedError(f"{file} is damaged: it holds actions that {agent.action_space} does not have.")
     if running is not None and (running.shape != (config.num_envs,) or running.dtype != torch.float64):
+        raise damaged
+    if (remembered is None) != (not agent.model.state_size or not now) or (
+        remembered is not None
+        and (remembered.shape != (config.num_envs, agent.model.state_size) or remembered.dtype != torch.float32)
+    ):
         raise damaged
     first = now - len(actions)
     every = torch.full((config.num_envs,), number)
@@ -231,6 +239,7 @@ def _restore_legs(trainer: Trainer, path: Path, leg: Mapping[str, Any] | None, n
     legs.forget()
     trainer.run.played_to, trainer.run.checkpoint_due = str(leg["end"]), bool(leg["due"])
     trainer.agent.reward_normalizer.running_return = None if running is None else ranks.own(running, 0).clone()
+    trainer.run.remembered = None if remembered is None else ranks.own(remembered, 0).clone()
 
 
 def _tensors(path: Path, payload: bytes) -> dict[str, Tensor]:

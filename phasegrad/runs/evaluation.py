@@ -73,8 +73,8 @@ class Spectator:
     def before(self, playing: np.ndarray) -> None:
         """Called before each step; `playing` [N] numbers the episode of each environment, -1 for what does not count."""
 
-    def acting(self, observation: envs.Observation, actions: np.ndarray) -> None:
-        """Called between the two, with what the agent sees [N, ...] and does [N, ...]."""
+    def acting(self, observation: envs.Observation, actions: np.ndarray, states: torch.Tensor | None) -> None:
+        """Called between the two, with what the agent sees [N, ...] and does [N, ...], and what it had in mind [N, M]."""
 
     def after(self, step: envs.Step, playing: np.ndarray) -> bool:
         """Called after each step with what it returned; False ends the evaluation here."""
@@ -169,10 +169,12 @@ def _play(
     generator = torch.Generator().manual_seed(seed)
     starts = 1
     observation, mask = env.reset()
+    states = agent.fresh_states(env.num_envs)  # what it remembers of the running episodes
     while (played < quota).any():
         if not ((played < quota) & ~waiting).any():
             env.reseed(envs.env_seeds(seed, starts, env.num_envs, purpose="eval"))
             observation, mask = env.reset()
+            states = agent.fresh_states(env.num_envs)
             starts += 1
             waiting[:], returns[:], lengths[:] = False, 0.0, 0
             if spectator is not None:
@@ -182,10 +184,13 @@ def _play(
         if spectator is not None:
             spectator.before(playing)
         noise = None if deterministic else agent.distribution.draw_noise((env.num_envs,), generator)
-        actions = agent.act(observation, mask, noise)
+        actions, after = agent.act(observation, mask, noise, states)
         if spectator is not None:
-            spectator.acting(observation, actions)
+            spectator.acting(observation, actions, states)
         step = env.step(actions)
+        if after is not None:
+            after[torch.from_numpy(step.ended)] = 0.0
+        states = after
         returns += step.reward
         lengths += 1
         for episode in step.episodes:

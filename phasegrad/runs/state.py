@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from phasegrad.data.legs import Legs
 
 RECENT_EPISODES = 100
@@ -59,6 +61,7 @@ class RunState:
     legs: Legs  # of the training environments
     progress: Progress = field(default_factory=Progress)
     evaluations: EvaluationRecord = field(default_factory=EvaluationRecord)
+    remembered: Tensor | None = None  # by a policy with a memory, of each environment's running episode [N, K]
     run_dir: Path | None = None
     overwrite: bool = False  # whether a run there, or what it holds beyond this one's step, may be replaced
     takes_over: bool = False  # whether the run in the run directory is this one, to go on with

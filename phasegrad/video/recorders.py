@@ -14,7 +14,7 @@ import torch
 
 from phasegrad import envs
 from phasegrad.runs.evaluation import Spectator, play
-from phasegrad.tree import named_leaves, tree_map
+from phasegrad.tree import named_leaves
 from phasegrad.video.actions import described, levels_of, names_of
 from phasegrad.video.captions import Caption, captioned
 from phasegrad.video.film import Film, scaled
@@ -104,11 +104,11 @@ class Recorder(Spectator):
         self.playing, self.drawn = playing, self.filmed(playing)
         self.pictures = np.zeros(0) if not self.drawn else self.env.render(self.drawn)
 
-    def acting(self, observation: envs.Observation, actions: np.ndarray) -> None:
+    def acting(self, observation: envs.Observation, actions: np.ndarray, states: torch.Tensor | None) -> None:
         if not self.drawn:
             return
         assert self.pictures is not None
-        values = state_values(self.agent, observation)
+        values = self.agent.values(observation, states)
         taken = self.own_actions.to_environment(actions, self.env.num_envs)
         for index, picture in zip(self.drawn, self.pictures, strict=True):
             seen = [array[index] for _, array in named_leaves(observation)]
@@ -221,8 +221,8 @@ class GridRecorder(Recorder):
     def filmed(self, playing: np.ndarray) -> list[int]:
         return [i for i, number in enumerate(playing) if number >= 0 and (i, int(number)) not in self.over]
 
-    def acting(self, observation: envs.Observation, actions: np.ndarray) -> None:
-        super().acting(observation, actions)
+    def acting(self, observation: envs.Observation, actions: np.ndarray, states: torch.Tensor | None) -> None:
+        super().acting(observation, actions, states)
         if self.canvas is not None:
             self.film.write(self.canvas)
 
@@ -250,15 +250,6 @@ class GridRecorder(Recorder):
             self.canvas = np.full(size, 60, np.uint8)
         y, x = index // self.columns * (height + gap), index % self.columns * (width + gap)
         self.canvas[y : y + height, x : x + width] = cell
-
-
-def state_values(agent: Agent, observation: envs.Observation) -> np.ndarray:
-    """V(s) of the flattened environments' observations, [N], in the units of the raw reward."""
-
-    def as_tensor(leaf: np.ndarray) -> torch.Tensor:
-        return torch.from_numpy(np.require(leaf, requirements=["C", "W"])).to(agent.device)
-
-    return np.asarray(agent.model.value(tree_map(as_tensor, observation)).cpu()) * agent.reward_normalizer.std
 
 
 def columns_of(cells: int) -> int:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from phasegrad.compute.native import recurrence
 from phasegrad.compute.native.graph import C_TYPES, Unsupported, View, Workspace, dense_strides, view_of
 from phasegrad.compute.native.pointwise import BOOL, EVERY, FLOAT32, FLOATS, INT64, INTEGERS, literal, plain, written
 
@@ -476,6 +477,10 @@ SPECIAL = {
     "binary_cross_entropy_with_logits": Special(_binary_cross_entropy, (FLOAT32,), FLOAT32),
     "log_sigmoid_forward": Special(_log_sigmoid, (FLOAT32,), FLOAT32),
     "clone": Special(_copied, (EVERY,), EVERY), "_to_copy": Special(_copied, (EVERY,), EVERY, narrows=True),
+    "lstm": Special(recurrence.lstm, (FLOAT32,), FLOAT32),
+    "lstm_backward": Special(recurrence.lstm_backward, (FLOAT32,), FLOAT32),
+    "gru": Special(recurrence.gru, (FLOAT32,), FLOAT32),
+    "gru_backward": Special(recurrence.gru_backward, (FLOAT32,), FLOAT32),
     "new_zeros": Special(_filled(0.0), (EVERY,), EVERY, narrows=True),
     "empty_like": Special(_filled(0.0), (EVERY,), EVERY, narrows=True),
 }  # fmt: skip

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from phasegrad.compute.native import recurrence
 from phasegrad.compute.native.build import library
 from phasegrad.compute.native.emit import Emitter
 from phasegrad.compute.native.graph import ALIGNMENT, Unsupported
@@ -20,6 +21,7 @@ from phasegrad.compute.tracing import needed_nodes, operation_name, record
 
 __all__ = ["EpochProgram", "Group", "Program", "Unsupported"]
 
+NONE = torch.empty(0, dtype=torch.int64)
 PRELUDE = Path(__file__).with_name("prelude.h")
 BODY = (
     "static void body(void *const *external, void *const *inputs, void *const *outputs, char *work) {{\n{lines}\n}}\n"
@@ -32,8 +34,10 @@ void call(void *const *external, void *const *inputs, void *const *outputs, char
 EPOCH = """
 enum {{ ROWS = {rows}, SCALARS = {scalars}, METRICS = {metrics}, BATCH = {batch} }};
 static const int64_t row_bytes[] = {{ {row_bytes} }}, row_starts[] = {{ {row_starts} }};
+static const int64_t row_counts[] = {{ {row_counts} }}; /* fewer than BATCH: a row for each sequence */
 
-void epoch(void *const *external, void *const *sources, const int64_t *order, int64_t count, void *const *scalars,
+void epoch(void *const *external, void *const *sources, const int64_t *order, const int64_t *sequences, int64_t count,
+           void *const *scalars,
            float *parameters, const struct group *groups, int64_t group_count, float *metrics, char *work) {{
     void *inputs[ROWS + SCALARS], *outputs[1 + METRICS];
     for (int k = 0; k < ROWS; k++) inputs[k] = work + row_starts[k];
@@ -42,7 +46,9 @@ void epoch(void *const *external, void *const *sources, const int64_t *order, in
     for (int64_t i = 0; i < count; i++) {{
         float *own = metrics + i * (METRICS + group_count);
         for (int k = 0; k < METRICS; k++) outputs[1 + k] = own + k;
-        for (int k = 0; k < ROWS; k++) gather_rows(inputs[k], sources[k], order + i * BATCH, BATCH, row_bytes[k]);
+        for (int k = 0; k < ROWS; k++)
+            gather_rows(inputs[k], sources[k], ({by_sequence} & 1LL << k ? sequences : order) + i * row_counts[k],
+                        row_counts[k], row_bytes[k]);
         body(external, inputs, outputs, work);
         for (int64_t g = 0; g < group_count; g++) own[METRICS + g] = move_group(groups + g, parameters, outputs[0]);
     }}
@@ -73,7 +79,8 @@ class _Compiled:
         self.emitter = Emitter(graph, fixed, needed_nodes(graph, fixed), operation_name)
         self.kept = list(self.emitter.external)
         self.external = pointers(self.kept)
-        self.body = PRELUDE.read_text() + BODY.format(lines="\n".join(self.emitter.lines))
+        header = recurrence.HEADER.read_text() if recurrence.needs_header(self.emitter.lines) else ""
+        self.body = PRELUDE.read_text() + header + BODY.format(lines="\n".join(self.emitter.lines))
 
     def workspace(self, size: int) -> None:
         self._work = np.zeros(size + ALIGNMENT, dtype=np.uint8)
@@ -115,9 +122,18 @@ class EpochProgram(_Compiled):
     `function(*rows, *scalars)` returns the flat gradient and then metrics; the first `rows` examples are minibatch rows.
     """
 
-    def __init__(self, function: Callable[..., Sequence[Tensor]], examples: Sequence[Tensor], rows: int) -> None:
+    def __init__(
+        self,
+        function: Callable[..., Sequence[Tensor]],
+        examples: Sequence[Tensor],
+        rows: int,
+        by_sequence: Sequence[bool] = (),
+    ) -> None:
+        """`by_sequence` says which of the rows there is one of for each sequence, and not for each sample."""
         super().__init__(function, examples)
         emitter = self.emitter
+        if rows > 63:
+            raise Unsupported("more than 63 entries of a minibatch")
         if any(view.dtype != torch.float32 for view in emitter.outputs):
             raise Unsupported("a model in another precision than float32")
         starts, end = [], emitter.workspace.bytes
@@ -128,10 +144,13 @@ class EpochProgram(_Compiled):
         self.metrics = len(emitter.outputs) - 1
         source = EPOCH.format(
             rows=rows, scalars=len(examples) - rows, metrics=self.metrics, batch=self.batch, gradient_start=end,
-            row_bytes=", ".join(str(example.nbytes // self.batch) for example in examples[:rows]),
+            row_bytes=", ".join(str(example.nbytes // len(example)) for example in examples[:rows]),
+            row_counts=", ".join(str(len(example)) for example in examples[:rows]),
+            by_sequence=f"{sum(1 << k for k, is_one in enumerate(by_sequence) if is_one)}LL",
             row_starts=", ".join(map(str, starts)),
         )  # fmt: skip
         self.gradient_start, self.rows = end, rows
+        self.sequences = next((len(row) for row, is_one in zip(examples, by_sequence, strict=False) if is_one), 0)
         self.function = library(self.body + source).epoch
         self.function.restype = None
         self.workspace(end + 4 * emitter.outputs[0].size)
@@ -143,8 +162,12 @@ class EpochProgram(_Compiled):
         scalars: Sequence[Tensor],
         parameters: Tensor,
         groups: Sequence[Group],
+        sequences: Tensor = NONE,
     ) -> Tensor:
-        """Step through `order` [count * batch], positions in the rows of `sources`; metrics and norms [count, M + G]."""
+        """Step through `order` [count * batch], positions in the rows of `sources`; metrics and norms [count, M + G].
+
+        `sequences` [count * S] are positions in those of which there is a row for each sequence.
+        """
         count = len(order) // self.batch
         results = torch.empty(count, self.metrics + len(groups))
         source_table, scalar_table = pointers(sources), pointers(scalars)
@@ -152,6 +175,7 @@ class EpochProgram(_Compiled):
             ctypes.c_void_p(self.external.ctypes.data),
             ctypes.c_void_p(source_table.ctypes.data),
             ctypes.c_void_p(order.data_ptr()),
+            ctypes.c_void_p(sequences.data_ptr()),
             ctypes.c_int64(count),
             ctypes.c_void_p(scalar_table.ctypes.data),
             ctypes.c_void_p(parameters.data_ptr()),
@@ -162,16 +186,19 @@ class EpochProgram(_Compiled):
         )
         return results
 
-    def gradient_at(self, sources: Sequence[Tensor], order: Tensor, scalars: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    def gradient_at(
+        self, sources: Sequence[Tensor], order: Tensor, scalars: Sequence[Tensor], sequences: Tensor = NONE
+    ) -> tuple[Tensor, Tensor]:
         """The gradient, valid until the next call, and the metrics [M] of the rows at `order` [batch]; nothing moved."""
-        metrics = self.run(sources, order, scalars, torch.empty(0), [])[0]
+        metrics = self.run(sources, order, scalars, torch.empty(0), [], sequences)[0]
         offset = self.gradient_start + self.work - self._work.ctypes.data
         gradient = self._work[offset : offset + 4 * self.emitter.outputs[0].size].view(np.float32)
         return torch.from_numpy(gradient), metrics
 
     def gradient(self, rows: Sequence[Tensor], scalars: Sequence[Tensor]) -> list[Tensor]:
         """The gradient and metrics of one minibatch, nothing moved: to check the program against torch."""
-        results = self.run([row.contiguous() for row in rows], torch.arange(self.batch), scalars, torch.empty(0), [])
+        dense, every = [row.contiguous() for row in rows], torch.arange(self.batch)
+        results = self.run(dense, every, scalars, torch.empty(0), [], torch.arange(self.sequences))
         offset = self.gradient_start + self.work - self._work.ctypes.data
         size = 4 * self.emitter.outputs[0].size
         gradient = torch.from_numpy(self._work[offset : offset + size].view(np.float32).copy())
