@@ -52,6 +52,8 @@ def cases() -> dict[str, list[str]]:
             variants = {f"-{arch}": f"--arch {arch}" for arch in ("dual", "detach", "shared")}
             variants["-inside-phase"] = INSIDE
             variants["-reloaded"] = f"{INSIDE} --aux-interval 2 --aux-buffer 4 --aux-steps 5"
+        if algorithm in ("ppo", "ppg"):
+            variants["-lstm"] = f"{INSIDE} --memory lstm --memory-size 8 --sequence-length 8"
         for variant, options in variants.items():
             for backend in ("envpool", "gymnasium"):
                 if backend == "gymnasium" and variant not in ("", "-dual", "-inside-phase"):

@@ -369,9 +369,10 @@ def require_minibatches(
         what = (
             "sequences" if config.sequence_steps else "environments' segments (whole_segments)" if whole else "samples"
         )
+        shorter = ", shorten sequence_length" if config.sequence_steps else ""
         raise ConfigError(
             f"{name} {count} is more than the {units} {what} that each of {processes} processes has of {source}: lower "
-            "it, or use fewer processes."
+            f"it{shorter}, or use fewer processes."
         )
 
 

@@ -266,6 +266,10 @@ RUNS: dict[str, tuple[str, dict[str, Any]]] = {
     "ppg-held": ("ppg", {"n_pi": 2, "hold_value": True, "whole_segments": True, "num_minibatches": 2, "aux_minibatches": 4}),
     "a2c": ("a2c", {"num_steps": 5, "updates_per_iteration": 4, "normalize_advantage": "batch", "compile": "on"}),
     "vpg": ("vpg", {"value_steps": 5, "normalize_observation": True}),
+    "ppo-lstm": ("ppo", {"memory": "lstm", "sequence_length": 8, "compile": "on"}),
+    "ppg-gru": ("ppg", {"memory": "gru", "n_pi": 2, "num_minibatches": 2, "aux_minibatches": 4, "sequence_length": 16}),
+    "trpo-lstm": ("trpo", {"memory": "lstm", "sequence_length": 8, "fisher_samples": 50, "num_minibatches": 4,
+                           "value_epochs": 1}),
     "trpo": ("trpo", {"fisher_samples": 50, "num_minibatches": 4, "value_epochs": 1, "compile": "on"}),
 }  # fmt: skip
 
@@ -281,15 +285,22 @@ def test_every_algorithm_keeps_its_processes_alike(team: work.Team, name: str) -
     assert len({row["iteration"] for row in first["rows"]}) == len(first["rows"])
 
 
+REMEMBERING = {"none": {}, **{kind: {"memory": kind, "sequence_length": 8} for kind in ("gru", "lstm")}}
 CARRYING: dict[str, Any] = {
     **SMALL, "n_pi": 4, "checkpoint_every": 128, "normalize_reward": True, "normalize_observation": True,
     "compile": "off", "e_pi": 1, "e_v": 1, "num_minibatches": 4, "aux_minibatches": 4,
 }  # fmt: skip
 
 
-def test_a_run_stopped_on_two_processes_goes_on_exactly_on_two_and_on_one(team: work.Team, tmp_path: Path) -> None:
-    """PPG inside a leg: the leg's actions, running returns and observations are those of all environments."""
-    fields = {**CARRYING, "checkpoint_every": 512, "eval_checkpoints": 1}
+@pytest.mark.parametrize("memory", ["none", "lstm"])
+def test_a_run_stopped_on_two_processes_goes_on_exactly_on_two_and_on_one(
+    team: work.Team, memory: str, tmp_path: Path
+) -> None:
+    """PPG inside a leg: the leg's actions, running returns and observations are those of all environments.
+
+    So is what a policy with a memory remembers of their episodes.
+    """
+    fields = {**CARRYING, "checkpoint_every": 512, "eval_checkpoints": 1, **REMEMBERING[memory]}
     team.run(work.train, "ppg", "CartPole-v1", 1280, str(tmp_path / "two"), 6, fields)
     for name in ("one", "back"):
         shutil.copytree(tmp_path / "two", tmp_path / name)
@@ -311,9 +322,10 @@ def test_a_run_stopped_on_two_processes_goes_on_exactly_on_two_and_on_one(team: 
     assert again[0]["digest"] == again[1]["digest"]
 
 
-def test_carried_rollouts_are_written_whole_and_divided_again(team: work.Team, tmp_path: Path) -> None:
-    path = tmp_path / "run"
-    team.run(work.train, "ppg", "CartPole-v1", 1280, str(path), 6, CARRYING)  # two iterations into the second phase
+@pytest.mark.parametrize("memory", ["none", "gru"])
+def test_carried_rollouts_are_written_whole_and_divided_again(team: work.Team, memory: str, tmp_path: Path) -> None:
+    path, fields = tmp_path / "run", {**CARRYING, **REMEMBERING[memory]}
+    team.run(work.train, "ppg", "CartPole-v1", 1280, str(path), 6, fields)  # two iterations into the second phase
     agent = pg.load(path)
     assert isinstance(agent, pg.PPG)
     from phasegrad.runs.carried import take_up_carried
@@ -324,7 +336,7 @@ def test_carried_rollouts_are_written_whole_and_divided_again(team: work.Team, t
     assert stored.observations.shape == (32, 4, 4)
     assert (stored.observations.abs().sum((0, 2)) > 0).all()  # of every environment
     resumed = team.run(work.resume, str(path))
-    whole = team.run(work.train, "ppg", "CartPole-v1", 1280, str(tmp_path / "whole"), 0, CARRYING)
+    whole = team.run(work.train, "ppg", "CartPole-v1", 1280, str(tmp_path / "whole"), 0, fields)
     assert resumed[0]["digest"] == resumed[1]["digest"] == whole[0]["digest"]
 
 

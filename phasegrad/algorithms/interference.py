@@ -31,7 +31,7 @@ def interference(
     policy_loss, _ = surrogate_loss(model.distribution, params, batch, config, coefficients)
     errors = value_loss(values, batch.value_targets, batch.old_values, config.value_clip or None)
     errors = coefficients["value_coef"] * errors
-    trunk = list(model.policy_encoder.parameters())
+    trunk = [p for part in (model.policy_encoder, model.policy_memory) if part is not None for p in part.parameters()]
     policy_gradient, value_gradient = (
         ranks.mean_(
             torch.cat([part.flatten() for part in torch.autograd.grad(loss, trunk, retain_graph=loss is policy_loss)])

@@ -38,7 +38,10 @@ class Actor:
         self.acts_with_value = self.remembers or not model.value_is_separate
         self._program: Program | None = None
         self.runs_program = False  # whether compiled code fills the rollout under way
-        self._images = images_of(model.policy_encoder)
+        self._encoders = [model.policy_encoder]  # whose networks the step goes through
+        if self.remembers and model.value_encoder is not None:
+            self._encoders.append(model.value_encoder)
+        self._images = [pair for encoder in self._encoders for pair in images_of(encoder).items()]
 
     def begin(self, rollout: Rollout, noise: Tensor, states: Tensor | None = None) -> None:
         """Get ready to fill `rollout`, whose first observations are in place, from `noise` [T, N, K].
@@ -57,9 +60,9 @@ class Actor:
         """Fill step `t`; the steps of a rollout come in order."""
         rollout = self.rollout
         if self.runs_program and self._program is not None:
-            for name, features in self._features.items():
+            for (name, encoder), features in zip(self._images, self._features, strict=True):
                 leaf = rollout.observations[name] if name else rollout.observations
-                features.copy_(self._images[name](leaf[t]))
+                features.copy_(encoder(leaf[t]))
             self._program.run()
             self._program.inputs += self._input_steps
             self._program.outputs += self._output_steps
@@ -80,12 +83,9 @@ class Actor:
     def _only_dense_is_left(self) -> bool:
         """Whether all convolutions of the policy, if any, are compiled on their own."""
         theirs = {
-            id(p)
-            for image in self._images.values()
-            if image.compiled_layers is not None
-            for p in image.layers.parameters()
+            id(p) for _, image in self._images if image.compiled_layers is not None for p in image.layers.parameters()
         }
-        return all(p.dim() < 4 or id(p) in theirs for p in self.model.policy_encoder.parameters())
+        return all(p.dim() < 4 or id(p) in theirs for encoder in self._encoders for p in encoder.parameters())
 
     def _forward(self, observation: Any, mask: Tensor | None, noise: Tensor, states: Tensor | None) -> list[Tensor]:
         if states is not None:
@@ -104,7 +104,8 @@ class Actor:
 
     def _begin_compiled(self, rollout: Rollout, noise: Tensor) -> bool:
         """Have the program read and write where the rollout lies; whether there is a program."""
-        vectors = {name: leaf for name, leaf in named_leaves(rollout.observations) if name not in self._images}
+        images = {name for name, _ in self._images}
+        vectors = {name: leaf for name, leaf in named_leaves(rollout.observations) if name not in images}
         steps = [*vectors.values(), *([] if rollout.masks is None else [rollout.masks]), noise.contiguous()]
         fields = self._fields(rollout)
         if self._program is None:
@@ -120,7 +121,7 @@ class Actor:
         self._held = steps  # while their addresses are in use
         starts, strides = addresses(steps)
         held = [] if self.states is None else [self.states]  # read and written in place
-        still = pointers([*held, *self._features.values()])
+        still = pointers([*held, *self._features])
         program.inputs[:] = np.concatenate([still, starts])
         self._input_steps = np.concatenate([np.zeros_like(still), strides])
         outputs, output_steps = addresses(fields)
@@ -131,24 +132,24 @@ class Actor:
     def _compile(self, rollout: Rollout, vectors: list[str], steps: list[Tensor], fields: list[Tensor]) -> None:
         """The acting step as a program of the images' features, vectors, mask and noise, shown to compute what torch does."""
         first = tree_map(lambda leaf: leaf[0].clone(), rollout.observations)
-        images = {name: first[name] if name else first for name in self._images}
+        images = {name: first[name] if name else first for name, _ in self._images}
 
         held = [] if self.states is None else [self.states]
 
         def function(*given: Tensor) -> list[Tensor]:
             states, inputs = (given[0], given[1:]) if held else (None, given)
-            features, rest = inputs[: len(images)], inputs[len(images) :]
+            features, rest = inputs[: len(self._images)], inputs[len(self._images) :]
             observation = {**images, **dict(zip(vectors, rest, strict=False))}
             mask = rest[len(vectors)] if len(rest) > len(vectors) + 1 else None
-            with given_features(self._images.values(), features):
+            with given_features([encoder for _, encoder in self._images], features):
                 return self._forward(
                     observation if isinstance(first, dict) else observation[""], mask, rest[-1], states
                 )
 
         with torch.inference_mode(False), torch.no_grad():
-            self._features = {name: self._images[name](image).clone() for name, image in images.items()}
+            self._features = [encoder(images[name]).clone() for name, encoder in self._images]
             before = [torch.randn(state.shape, generator=torch.Generator().manual_seed(0)) for state in held]
-            examples = [*before, *self._features.values(), *(tensor[0].clone() for tensor in steps)]
+            examples = [*before, *self._features, *(tensor[0].clone() for tensor in steps)]
             require_recordable(self.model, lambda: function(*examples))
             program = Program(function, examples)
             places = [*(field[0] for field in fields), *held]

@@ -118,7 +118,7 @@ class Collector:
                 cut = step.truncated[step.ended] & ~step.terminated[step.ended]
                 if cut.any():
                     if states is not None:
-                        final_states.append(states[torch.from_numpy(step.ended[cut])])
+                        final_states.append(states[torch.tensor(step.ended[cut])])
                     finals.append(
                         (t, step.ended[cut], tree_map(lambda leaf, cut=cut: leaf[cut], step.final_observation))
                     )
@@ -129,7 +129,7 @@ class Collector:
             if states is not None:
                 fresh = step.terminated | step.truncated
                 if len(step.ended):
-                    states[torch.from_numpy(step.ended)] = 0.0
+                    states[torch.tensor(step.ended)] = 0.0
             self.observation, self.mask = step.observation, step.action_mask
         self._finals, self._final_states = finals, final_states
         self._require_finite(rollout, first_step)

@@ -140,9 +140,11 @@ def everything(rollout: Rollout, device: torch.device, kind: type[SomeBatch]) ->
             return gather(rollout, sequence_positions(steps, num_envs, rollout.sequence)[0], device, kind)
         return gather(rollout, sequence_positions(steps, num_envs, steps)[0], device, kind)  # through all of it
     flat = flattened(rollout, kind)
-    return kind(
-        **{name: None if tree is None else tree_map(lambda leaf: leaf.to(device), tree) for name, tree in flat.items()}
-    )
+
+    def moved(tree: Any) -> Any:
+        return None if tree is None else tree_map(lambda leaf: leaf.to(device), tree)
+
+    return kind(**{name: moved(tree) for name, tree in flat.items()})
 
 
 def gather_each(source: Any, indices: list[Tensor], device: torch.device, kind: type[SomeBatch]) -> Iterator[SomeBatch]:

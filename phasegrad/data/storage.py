@@ -5,7 +5,7 @@ It belongs to whoever allocates it: PPO uses one rollout's storage again and aga
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import gymnasium as gym
@@ -49,7 +49,7 @@ class Rollout:
         cut = {name: _cut(tree, steps) for name, tree in self.tensors().items() if name != "states"}
         if self.states is not None:
             cut["states"] = self.states[: -(-steps // self.sequence)]
-        return Rollout(**cut, sequence=self.sequence)
+        return replace(self, **cut)
 
     def tensors(self) -> dict[str, Any]:
         """What it holds, by name."""
@@ -94,6 +94,7 @@ class Storage:
             observations: Any = {name: observations_of(space) for name, space in observation_space.items()}
         else:
             observations = observations_of(observation_space)
+        floats: dict[str, Any] = {name: allocated((), torch.float32) for name in FLOATS}
         self.whole = Rollout(
             observations=observations,
             actions=allocated(distribution.action_shape, distribution.action_dtype),
@@ -102,14 +103,14 @@ class Storage:
             terminated=allocated((), torch.bool),
             truncated=allocated((), torch.bool),
             masks=allocated((distribution.mask_size,), torch.bool) if has_mask else None,
-            **{name: allocated((), torch.float32) for name in FLOATS},
+            **floats,
         )
         if state_size:
             self.whole.starts, self.whole.sequence = allocated((), torch.bool), sequence
             self.whole.states = torch.zeros(count, num_steps // sequence, num_envs, state_size)
+        named: dict[str, Any] = self.whole.tensors()
         self.rollouts = [
-            Rollout(**{name: _at(tree, index) for name, tree in self.whole.tensors().items()}, sequence=sequence)
-            for index in range(count)
+            replace(self.whole, **{name: _at(tree, index) for name, tree in named.items()}) for index in range(count)
         ]
 
 

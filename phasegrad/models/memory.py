@@ -76,7 +76,8 @@ class LSTM(Memory):
     gates, parts = 4, 2
 
     def _stepped(self, projected: Tensor, states: Tensor) -> Tensor:
-        return torch.cat(lstm_step(projected, *states.chunk(2, 1), self.hidden_weights), 1)
+        hidden, cell = states.chunk(2, 1)
+        return torch.cat(lstm_step(projected, hidden, cell, self.hidden_weights), 1)
 
     def _unrolled(self, projected: Tensor, states: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
         outputs, cells = _LSTMUnroll.apply(projected, states, keep, self.hidden_weights)

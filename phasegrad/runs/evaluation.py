@@ -189,7 +189,7 @@ def _play(
             spectator.acting(observation, actions, states)
         step = env.step(actions)
         if after is not None:
-            after[torch.from_numpy(step.ended)] = 0.0
+            after[torch.tensor(step.ended)] = 0.0
         states = after
         returns += step.reward
         lengths += 1
