@@ -61,7 +61,7 @@ def test_an_endless_episode_is_cut_and_counts_with_its_return() -> None:
 
 
 def test_there_is_a_limit_unless_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluating, "MOST_STEPS", 40)
+    monkeypatch.setattr(evaluating, "LEAST_STEPS", 40)
     agent = pg.PPO(Endless, **SMALL | {"eval_episodes": 2, "eval_checkpoints": 2})
     rows: list[dict[str, Any]] = []
     with pytest.warns(PhasegradWarning, match="2 of 2 evaluation episodes"):

@@ -11,7 +11,7 @@ from machine import environments, needs_procgen
 
 import phasegrad as pg
 
-TINY = {"num_envs": 4, "num_steps": 8, "num_minibatches": 2}
+TINY: dict[str, Any] = {"num_envs": 4, "num_steps": 8, "num_minibatches": 2, "eval_episodes": 0}
 FAMILIES: dict[str, dict[str, Any]] = {
     "Breakout-v5": {},
     "procgen/coinrun": {"env_options": {"distribution": "easy"}},

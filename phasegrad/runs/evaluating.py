@@ -41,7 +41,7 @@ STEP_OF_UNKNOWN = 1.0
 TO_MAKE_ONE = {"atari": 120.0}  # an environment made and started
 LITTLE_MORE = 1.15  # times the cost of the fewest episodes at the end: more are played where they add no more than that
 LONGER_THAN_TRAINING = 1.5  # a greedy episode may be, where lengths differ
-LEAST_STEPS = 1_000  # of an episode before it is cut, where the environment has no time limit
+LEAST_STEPS = 1_000  # of an episode before it is cut; beyond them so many times the longest seen in training
 LONGER_THAN_SEEN = 4
 
 
@@ -154,8 +154,9 @@ class Evaluations:
     def expected_length(self) -> float:
         """Of the longest episode of the next evaluation, by those of training and of the last evaluation."""
         lengths = list(self.progress.recent_lengths)
-        if not lengths:  # those that run may have begun with the run
-            return max(min(self.progress.step / self.config.num_envs, float(MOST_STEPS)), self.record.longest)
+        if not lengths:  # those that run may have begun with the run, and may go on for long
+            running = min(self.progress.step / self.config.num_envs, float(MOST_STEPS))
+            return max(running, float(LEAST_STEPS), self.record.longest)
         longer = LONGER_THAN_TRAINING if min(lengths) < max(lengths) else 1.0
         return max(longer * float(np.percentile(lengths, 90)), self.record.longest)
 
@@ -198,7 +199,7 @@ class Evaluations:
                 warnings.simplefilter("ignore", PhasegradWarning)
             cut_at = max(LEAST_STEPS, LONGER_THAN_SEEN * self.progress.longest_episode)
             how: dict[str, Any] = {"deterministic": True, "seed": None, "levels": levels}
-            played = run_evaluation(self.agent, episodes, **how, unlimited_steps=min(MOST_STEPS, cut_at))
+            played = run_evaluation(self.agent, episodes, **how, longest=cut_at)
         self.told_of_cuts |= played.cut > 0
         return played
 

@@ -92,17 +92,17 @@ def run_evaluation(
     seed: int | None,
     levels: str,
     max_steps: int | None = None,
-    unlimited_steps: int | None = None,
+    longest: int | None = None,
 ) -> Evaluation:
     """`episodes` whole episodes, or their first `max_steps` steps, in environments of their own.
 
-    Where neither that nor the environment sets a limit, an episode is cut after `unlimited_steps`.
+    Unless `max_steps` is given, an episode is cut after `longest` steps too.
     """
     episodes, max_steps = checked_episodes(episodes), checked_max_steps(max_steps)
     seed = None if seed is None else coerce("seed", seed, int, {"low": 0})
     env = evaluation_env(agent, episodes, seed=seed, levels=levels)
     try:
-        most = step_limit(env, max_steps, unlimited_steps)
+        most = step_limit(env, max_steps, longest)
         return as_evaluation(play(agent, env, episodes, deterministic=deterministic, seed=seed, max_steps=most))
     finally:
         release(agent, env)
@@ -116,9 +116,13 @@ def checked_max_steps(max_steps: Any) -> int | None:
     return None if max_steps is None else int(coerce("max_steps", max_steps, int, {"low": 1}))
 
 
-def step_limit(env: envs.VectorEnv, max_steps: int | None, unlimited_steps: int | None = None) -> int:
-    """Where an episode is cut: as asked, else well after the environment's own time limit, or at ours if it has none."""
-    return max_steps or (2 * env.time_limit if env.time_limit else unlimited_steps or MOST_STEPS)
+def step_limit(env: envs.VectorEnv, max_steps: int | None, longest: int | None = None) -> int:
+    """Where an episode is cut: as asked, else well after the environment's own time limit, or at ours if it has none.
+
+    Not after more than `longest` steps: a game's limit may be tens of thousands, which a stuck agent waits for.
+    """
+    most = max_steps or (2 * env.time_limit if env.time_limit else MOST_STEPS)
+    return most if max_steps or longest is None else min(most, longest)
 
 
 @contextlib.contextmanager
