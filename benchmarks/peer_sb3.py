@@ -4,10 +4,13 @@
 """
 
 import json
+import resource
 import sys
 import time
 
+import gymnasium as gym
 import torch
+from sb3_contrib import RecurrentPPO
 from stable_baselines3 import PPO
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_atari_env, make_vec_env
@@ -18,8 +21,21 @@ TASKS = {
     "halfcheetah-1": ("HalfCheetah-v5", 1, {"n_steps": 2048, "n_epochs": 10, "batch_size": 64}),
     "cartpole-4": ("CartPole-v1", 4, {"n_steps": 128, "n_epochs": 4, "batch_size": 128}),
     "cartpole-8": ("CartPole-v1", 8, {"n_steps": 256, "n_epochs": 10, "batch_size": 64}),
+    "cartpole-lstm": ("CartPole-v1", 8, {"n_steps": 128, "n_epochs": 10, "batch_size": 128}),
     "breakout": ("ALE/Breakout-v5", 8, {"n_steps": 128, "n_epochs": 4, "batch_size": 256}),
 }
+
+
+class HiddenVelocities(gym.ObservationWrapper):
+    """CartPole's place and angle, as examples/hidden_velocities.py shows them."""
+
+    def __init__(self, env: gym.Env) -> None:
+        super().__init__(env)
+        space = env.observation_space
+        self.observation_space = gym.spaces.Box(space.low[0:4:2], space.high[0:4:2], dtype=space.dtype)
+
+    def observation(self, observation):
+        return observation[0:4:2]
 
 
 class Stopwatch(BaseCallback):
@@ -40,20 +56,24 @@ def main(name: str, seconds: float) -> None:
     env_id, num_envs, settings = TASKS[name]
     if env_id.startswith("ALE/"):
         import ale_py
-        import gymnasium
 
-        gymnasium.register_envs(ale_py)
+        gym.register_envs(ale_py)
         env, policy, network = make_atari_env("BreakoutNoFrameskip-v4", n_envs=num_envs, seed=1), "CnnPolicy", {}
         from stable_baselines3.common.vec_env import VecFrameStack
 
         env = VecFrameStack(env, 4)
+    elif name == "cartpole-lstm":
+        env, policy = make_vec_env(env_id, n_envs=num_envs, seed=1, wrapper_class=HiddenVelocities), "MlpLstmPolicy"
+        network = {"policy_kwargs": {**NETWORK, "lstm_hidden_size": 64}}
     else:
         env, policy, network = make_vec_env(env_id, n_envs=num_envs, seed=1), "MlpPolicy", {"policy_kwargs": NETWORK}
-    agent = PPO(policy, env, device="cpu", seed=1, **settings, **network)
+    algorithm = RecurrentPPO if policy == "MlpLstmPolicy" else PPO
+    agent = algorithm(policy, env, device="cpu", seed=1, **settings, **network)
     watch = Stopwatch(seconds)
     agent.learn(10**9, callback=watch)
     (begun, before), (ended, after) = watch.marks[1], watch.marks[-1]  # the first rollout is the warm-up
-    print(json.dumps({"sps": (after - before) / (ended - begun)}))
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(json.dumps({"sps": (after - before) / (ended - begun), "peak_rss_mb": peak}))
 
 
 if __name__ == "__main__":

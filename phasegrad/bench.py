@@ -51,6 +51,7 @@ TASKS = {
     "halfcheetah-1": Task("ppo", "HalfCheetah-v5", {**PPO_64, **IN_TURN, "num_envs": 1, "num_steps": 2048, "epochs": 10, "num_minibatches": 32}),
     "cartpole-4": Task("ppo", "CartPole-v1", {**PPO_64, **IN_TURN, "num_envs": 4, "num_steps": 128, "epochs": 4, "num_minibatches": 4}),
     "cartpole-8": Task("ppo", "CartPole-v1", {**PPO_64, "num_envs": 8, "num_steps": 256, "epochs": 10, "num_minibatches": 32}),
+    "cartpole-lstm": Task("ppo", "CartPole-v1", {**PPO_64, "num_envs": 8, "num_steps": 128, "epochs": 10, "num_minibatches": 8, "memory": "lstm"}),
     "breakout": Task(
         "ppo", "Breakout-v5",
         {"preset": "atari", "num_envs": 8, "num_steps": 128, "epochs": 4, "num_minibatches": 4}, convolutional=True,
@@ -146,14 +147,15 @@ def measure(task: Task, seconds: float, settings: Sequence[str] = ()) -> dict[st
     from phasegrad.algorithms import ALGORITHMS
     from phasegrad.runs.session import peak_rss_mb
 
+    given = {**task.fields, **parsed(settings)}
     agent = ALGORITHMS[task.algorithm](
-        task.env,
+        given.pop("env", task.env),
         env_options=task.env_options,
         total_steps=UNBOUNDED,
         seed=1,
         checkpoint_every=UNBOUNDED,
         eval_episodes=0,
-        **{**task.fields, **parsed(settings)},
+        **given,
     )
     schedule = phase_schedule(vars(agent.config))
     phase = schedule.interval if schedule else 1  # PPG: whole phases only, so that auxiliary work counts in full
