@@ -12,9 +12,11 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
+from identity_envs import IdentityEnv
 
 import phasegrad as pg
-from phasegrad.bench import Task, measure
+from phasegrad.bench import Task, flops_a_step, measure
 from phasegrad.cli.main import main
 from phasegrad.errors import EnvError
 from phasegrad.video.recording import record_video
@@ -24,6 +26,15 @@ SMALL: dict[str, Any] = {
     "policy_gain": 3.0, "learning_rate": 0.01, "eval_episodes": 0, "compile": "off",
 }  # fmt: skip
 SIZE = 24  # numbers that two LSTM of 6 units remember
+
+
+class Picture(IdentityEnv):
+    """An image, and four actions."""
+
+    def __init__(self) -> None:
+        super().__init__(spaces.Discrete(4))
+        self.observation_space = spaces.Box(0, 255, (40, 48, 3), np.uint8)
+
 
 LOADED = """
 import sys
@@ -47,12 +58,21 @@ np.savez(sys.argv[3], actions=np.stack(actions), state=state, alone=np.stack(alo
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory of a run that ended."""
+    """The directory of a run that ended; what it remembers decides what it does."""
     path = tmp_path_factory.mktemp("memory") / "run"
     agent = pg.PPO("CartPole-v1", memory="lstm", run_dir=path, total_steps=256, **SMALL)
+    rely_on_memory(agent)
     agent.learn(256)
     agent.close()
     return path
+
+
+def rely_on_memory(agent: Any) -> None:
+    """Larger weights: those that a network starts with would act alike with and without a memory."""
+    memory = agent.model.policy_memory
+    with torch.no_grad():
+        for weights in (memory.hidden_weights, memory.input_weights, agent.model.policy_head.linear.weight):
+            weights *= 8.0
 
 
 @pytest.fixture(scope="module")
@@ -186,11 +206,15 @@ def test_eval_of_a_run_is_evaluate_of_its_agent(run: Path, agent: Any, capsys: p
     printed = json.loads(capsys.readouterr().out)
     expected = agent.evaluate(24, seed=5)  # more than are played side by side: environments go on to a second episode
     assert {name: printed[name] for name in expected.summary()} == expected.summary()
-    assert sorted(expected.returns) == sorted(played_with_predict(agent, 24, seed=5))
+    assert sorted(expected.returns) == played_with_predict(agent, 24, seed=5)
+    assert sorted(expected.returns) != played_with_predict(agent, 24, seed=5, forgets=True)
+    assert sorted(expected.returns) != played_with_predict(agent, 24, seed=5, starts_afresh=False)
 
 
-def played_with_predict(agent: Any, episodes: int, seed: int) -> list[float]:
-    """Returns of the same episodes, each environment's in turn, played with `predict` alone."""
+def played_with_predict(
+    agent: Any, episodes: int, seed: int, forgets: bool = False, starts_afresh: bool = True
+) -> list[float]:
+    """Sorted returns of the episodes of an evaluation, played with `predict` alone."""
     from phasegrad.runs.evaluation import evaluation_env
 
     env = evaluation_env(agent.agent, episodes, seed=seed, levels="train")
@@ -200,21 +224,22 @@ def played_with_predict(agent: Any, episodes: int, seed: int) -> list[float]:
         observation, _ = env.reset()
         state, starts = None, np.ones(env.num_envs, bool)
         while any(len(mine) < wanted for mine, wanted in zip(found, quota, strict=True)):
-            actions, state = agent.predict(observation, state, starts)
+            held, new = (None if forgets else state), (starts if starts_afresh else None)
+            actions, state = agent.predict(observation, held, new)
             step = env.step(actions)
             observation, starts = step.observation, step.terminated | step.truncated
             for episode in step.episodes:
                 found[episode.env].append(episode.episode_return)
     finally:
         env.close()
-    return [value for mine, wanted in zip(found, quota, strict=True) for value in mine[:wanted]]
+    return sorted(value for mine, wanted in zip(found, quota, strict=True) for value in mine[:wanted])
 
 
 @pytest.mark.parametrize("grid", [False, True])
 def test_a_film_shows_the_episodes_of_an_evaluation(run: Path, agent: Any, grid: bool, tmp_path: Path) -> None:
     expected = agent.evaluate(3, seed=4)
     path = tmp_path / "film.mp4"
-    options = ["--episodes", "3", "--seed", "4", "--deterministic", "--out", str(path), *["--grid"] * grid]
+    options = ["--episodes", "3", "--seed", "4", "--out", str(path), *["--grid"] * grid]
     assert main(["video", str(run), *options]) == 0
     assert path.stat().st_size > 1000
     notes = json.loads(path.with_suffix(".json").read_text())
@@ -225,7 +250,7 @@ def test_a_film_shows_the_episodes_of_an_evaluation(run: Path, agent: Any, grid:
 
 
 def test_an_evaluation_is_filmed_while_it_is_made(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["eval", str(run), "--episodes", "3", "--video", "best", "--json"]) == 0
+    assert main(["eval", str(run), "--episodes", "3", "--record", "best", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["episodes"] == 3
     assert (run / "videos" / "eval-best.mp4").stat().st_size > 1000
 
@@ -239,9 +264,11 @@ def test_a_run_with_a_memory_is_watched(run: Path, capsys: pytest.CaptureFixture
 
 def test_a_film_of_a_save_with_a_gru(tmp_path: Path) -> None:
     agent = pg.PPO("CartPole-v1", memory="gru", arch="shared", **SMALL)
+    rely_on_memory(agent)
     agent.save(tmp_path / "agent")
     loaded = pg.load(tmp_path / "agent")
-    assert loaded.evaluate(4, seed=1).returns == agent.evaluate(4, seed=1).returns
+    assert sorted(loaded.evaluate(4, seed=1).returns) == played_with_predict(agent, 4, seed=1)
+    assert sorted(loaded.evaluate(4, seed=1).returns) != played_with_predict(agent, 4, seed=1, forgets=True)
     film = record_video(loaded, tmp_path / "film.mp4", episodes=2, seed=1)
     assert sorted(film.returns) == sorted(agent.evaluate(2, seed=1).returns)
 
@@ -252,3 +279,17 @@ def test_a_benchmark_takes_a_memory() -> None:
     found = measure(task, 0.1)
     assert found["sps"] > 0
     assert 0 < found["ratio_to_limit"] < 1
+
+
+@pytest.mark.parametrize(("memory", "gates"), [("lstm", 4), ("gru", 3)])
+@pytest.mark.parametrize(("arch", "networks"), [("shared", 1), ("dual", 2)])
+def test_the_work_of_a_recurrent_layer_is_counted(memory: str, gates: int, arch: str, networks: int) -> None:
+    """Multiply-adds by hand: a layer of 16 units after the 512 features of an encoder, and heads that are narrower."""
+    how = {**SMALL, "epochs": 3, "encoder": "nature", "arch": arch}
+    without, width = pg.PPO(Picture, **how), 16
+    with_memory = pg.PPO(Picture, **{**how, "memory": memory, "memory_size": width})
+    layers = networks * gates * width * (512 + width)
+    policy_head, value_head = (outputs * (512 - width) for outputs in (4, 1))  # so much less
+    acting = layers - policy_head - (value_head if arch == "dual" else 0)
+    learning = 3 * (layers - policy_head - value_head)  # backwards twice the work
+    assert flops_a_step(with_memory) - flops_a_step(without) == 2 * (acting + 3 * learning)

@@ -228,7 +228,9 @@ def export_onnx(
 
     inputs, outputs = described(session.get_inputs()), described(session.get_outputs())
     if sequel is not None:
-        return Export(path, inputs, outputs, len(random), sequel.observations, max(difference, sequel.difference), sequel)
+        return Export(
+            path, inputs, outputs, len(random), sequel.observations, max(difference, sequel.difference), sequel
+        )
     return Export(path, inputs, outputs, len(random), 0 if real is None else len(real), difference)
 
 
