@@ -83,7 +83,8 @@ def agent(run: Path) -> Any:
 @pytest.fixture(scope="module")
 def seen() -> tuple[np.ndarray, np.ndarray]:
     """Observations [T, N, 4] of episodes of random actions, and whether one starts [T, N]."""
-    env = gym.make_vec("CartPole-v1", 3, vectorization_mode="sync")
+    at_once = {"autoreset_mode": gym.vector.AutoresetMode.SAME_STEP}
+    env = gym.make_vec("CartPole-v1", 3, vectorization_mode="sync", vector_kwargs=at_once)
     env.action_space.seed(0)
     observation, _ = env.reset(seed=0)
     observations, starts = [observation], [np.ones(3, bool)]
