@@ -226,7 +226,7 @@ def test_the_command_says_that_episodes_were_played(tmp_path: Path, capsys: pyte
     assert main(["export", str(tmp_path / "agent"), "--onnx", str(tmp_path / "p.onnx")]) == 0
     printed = capsys.readouterr().out
     assert "state float [batch, 20] -> action int64 [batch], next_state float [batch, 20]; agrees" in printed
-    assert "; carried through 4 whole episodes, its state and that of predict drift apart by " in printed
+    assert "; carried through the real ones, 4 whole episodes, its state and that of predict drift apart by " in printed
 
 
 def test_a_users_own_environments_are_not_played() -> None:

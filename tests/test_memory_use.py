@@ -175,7 +175,16 @@ def test_predict_changes_nothing_of_what_it_is_given(agent: Any, seen: tuple[np.
 
 @pytest.mark.parametrize(
     ("rows", "shape", "needed"),
-    [(3, (2, SIZE), (3, SIZE)), (3, (SIZE,), (3, SIZE)), (3, (3, SIZE // 2), (3, SIZE)), (None, (2, SIZE), (1, SIZE))],
+    [
+        (3, (2, SIZE), (3, SIZE)),
+        (3, (SIZE,), (3, SIZE)),
+        (3, (3, SIZE // 2), (3, SIZE)),
+        (3, (SIZE, 3), (3, SIZE)),  # the right number of numbers, but turned round, flat, or in two parts
+        (3, (3 * SIZE,), (3, SIZE)),
+        (3, (2, 1, 3, SIZE // 2), (3, SIZE)),
+        (3, (), (3, SIZE)),
+        (None, (2, SIZE), (1, SIZE)),
+    ],
 )
 def test_a_state_of_another_shape_gets_a_sentence(
     agent: Any, seen: tuple[np.ndarray, np.ndarray], rows: int | None, shape: tuple[int, ...], needed: tuple[int, ...]

@@ -76,8 +76,8 @@ class Export:
             return ""
         magnified = ", as this memory magnifies rounding errors" if self.sequel.drift > TOLERANCE else ""
         return (
-            f"; carried through {self.sequel.episodes} whole episodes, its state and that of predict drift apart by "
-            f"{self.sequel.drift:.1e}{magnified}"
+            f"; carried through the real ones, {self.sequel.episodes} whole episodes, its state and that of predict drift "
+            f"apart by {self.sequel.drift:.1e}{magnified}"
         )
 
 
