@@ -162,7 +162,7 @@ class Agent:
         if states is None or state is None:
             return states
         given = np.asarray(state, dtype=np.float32)
-        if given.size != states.numel():
+        if given.size != states.numel() or given.shape[-1:] != states.shape[1:]:
             raise EnvError(
                 f"The state has shape {given.shape}, but {tuple(states.shape)} is needed: give what predict returned for as "
                 "many observations, or None at the start."

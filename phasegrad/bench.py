@@ -243,13 +243,23 @@ def flops_a_step(agent: Algorithm) -> float:
     import torch
     from torch.utils.flop_counter import FlopCounterMode
 
+    from phasegrad.models.memory import Sequences
+
     model, config = agent.model, cast(Any, agent.config)
     space = agent.agent.observation_space
     batch = torch.zeros((8, *space.shape), dtype=torch.uint8)  # type: ignore[misc]
+    sequences = Sequences(batch, torch.zeros(8, model.state_size), torch.zeros(8, dtype=torch.bool))
+    seen = sequences if model.state_size else batch
+
+    def recurrent(inputs: Any, states: Any, keep: Any, weights: Any, *_: Any, **__: Any) -> int:
+        """Of the products of states and weights inside the operations of models/memory.py, from their shapes."""
+        return 2 * int(inputs[0]) * int(weights[0]) * int(weights[1])
+
+    own = {getattr(torch.ops.phasegrad, name): recurrent for name in ("lstm", "lstm_backward", "gru", "gru_backward")}
 
     def cost(function: Any, learn: bool) -> float:
-        with FlopCounterMode(display=False) as counter, torch.set_grad_enabled(learn):
-            outputs = function(batch)
+        with FlopCounterMode(display=False, custom_mapping=own) as counter, torch.set_grad_enabled(learn):
+            outputs = function(seen)
             if learn:
                 sum(output.sum() for output in (outputs if isinstance(outputs, tuple) else (outputs,))).backward()
         model.zero_grad(set_to_none=False)

@@ -172,7 +172,7 @@ def test_the_file_says_where_it_came_from(tmp_path: Path, capsys: pytest.Capture
 def test_a_file_that_disagrees_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     agent = pg.PPO(FACTORIES["box"], **SMALL)
     right = agent.agent.predict
-    monkeypatch.setattr(agent.agent, "predict", lambda *a, **k: right(*a, **k) + 1e-4)
+    monkeypatch.setattr(agent.agent, "predict", lambda *a, **k: (right(*a, **k)[0] + 1e-4, None))
     with pytest.raises(RunError, match=r"disagrees with predict by 1\.0e-04"):
         export_onnx(agent, tmp_path / "p.onnx")
     assert not list(tmp_path.iterdir())

@@ -1,5 +1,6 @@
 """The policy as an ONNX file: observations in, actions as the environment takes them out, normalisers inside.
 
+What a policy with a memory remembers is one more input and output, which the caller hands from step to step.
 The file is checked against `predict` in onnxruntime before it gets its name, and says where it came from.
 """
 
@@ -24,7 +25,16 @@ from torch import Tensor, nn
 
 from phasegrad import envs
 from phasegrad.errors import RunError
-from phasegrad.export.parity import Samples, batches, largest_difference, random_samples, real_samples
+from phasegrad.export.parity import (
+    TOLERANCE,
+    Samples,
+    Sequel,
+    batches,
+    largest_difference,
+    play_episodes,
+    random_samples,
+    real_samples,
+)
 from phasegrad.machine.paths import as_path
 from phasegrad.runs.files import replacing_file
 from phasegrad.versions import versions
@@ -34,7 +44,7 @@ if TYPE_CHECKING:
     from phasegrad.runs.contract import Trainer
 
 OPSET = 18
-OBSERVATION, MASK, NOISE = "observation", "action_mask", "noise"
+OBSERVATION, MASK, STATE, NOISE = "observation", "action_mask", "state", "noise"
 
 
 @dataclass(frozen=True)
@@ -47,6 +57,7 @@ class Export:
     random_observations: int
     real_observations: int
     largest_difference: float
+    sequel: Sequel | None = None  # how an agent with a memory was checked on its real observations
 
     def describe(self) -> str:
         """One sentence for the console."""
@@ -57,12 +68,24 @@ class Export:
         real = f" and {self.real_observations} real" if self.real_observations else ""
         return (
             f"{listed(self.inputs)} -> {listed(self.outputs)}; agrees with predict on {self.random_observations} "
-            f"random{real} observations, largest difference {self.largest_difference:.1e}"
+            f"random{real} observations, largest difference {self.largest_difference:.1e}{self._carried()}"
+        )
+
+    def _carried(self) -> str:
+        if self.sequel is None or not self.sequel.observations:
+            return ""
+        magnified = ", as this memory magnifies rounding errors" if self.sequel.drift > TOLERANCE else ""
+        return (
+            f"; carried through the real ones, {self.sequel.episodes} whole episodes, its state and that of predict drift "
+            f"apart by {self.sequel.drift:.1e}{magnified}"
         )
 
 
 class ExportedPolicy(nn.Module):
-    """What goes into the file. Inputs: the observation's entries by name, the action mask, the noise, as far as needed."""
+    """What goes into the file.
+
+    Inputs: the observation's entries by name, the action mask, what is remembered, the noise, as far as needed.
+    """
 
     def __init__(self, agent: Agent, with_value: bool, with_log_prob: bool, deterministic: bool) -> None:
         super().__init__()
@@ -73,7 +96,7 @@ class ExportedPolicy(nn.Module):
         self.nested = agent.observing.nested
         for index, leaf in enumerate(self.leaves):
             self.register_buffer(f"start_{index}", torch.as_tensor(np.asarray(0 if leaf.start is None else leaf.start)))
-        self.has_mask = agent.spaces.has_mask
+        self.has_mask, self.has_memory = agent.spaces.has_mask, agent.model.state_size > 0
         self.value_scale = float(agent.reward_normalizer.std)
         self.adapter = agent.bounds
         own = envs.ActionAdapter(agent.spaces.original_action)
@@ -94,7 +117,9 @@ class ExportedPolicy(nn.Module):
         entries = {leaf.name: self.flat(index, inputs[index]) for index, leaf in enumerate(self.leaves)}
         observation = entries if self.nested else entries[""]
         mask = inputs[len(self.leaves)] if self.has_mask else None
-        if self.with_value:
+        if self.has_memory:
+            params, values, states = self.model.step(observation, mask, inputs[len(self.leaves) + self.has_mask])
+        elif self.with_value:
             params, values = self.model.policy_and_value(observation, mask)
         else:
             params = self.model.policy(observation, mask)
@@ -104,6 +129,8 @@ class ExportedPolicy(nn.Module):
             outputs.append(self.distribution.log_prob(params, actions))
         if self.with_value:
             outputs.append(values * self.value_scale)
+        if self.has_memory:
+            outputs.append(states)
         return tuple(outputs)
 
     def flat(self, index: int, entry: Tensor) -> Tensor:
@@ -128,10 +155,22 @@ class ExportedPolicy(nn.Module):
 
     def input_names(self) -> list[str]:
         names = [leaf.name or OBSERVATION for leaf in self.leaves]
-        return names + [MASK] * self.has_mask + [NOISE] * (not self.deterministic)
+        return names + [MASK] * self.has_mask + [STATE] * self.has_memory + [NOISE] * (not self.deterministic)
 
     def output_names(self) -> list[str]:
-        return ["action"] + ["log_prob"] * self.with_log_prob + ["value"] * self.with_value
+        names = ["action"] + ["log_prob"] * self.with_log_prob + ["value"] * self.with_value
+        return names + ["next_state"] * self.has_memory
+
+    def require_names(self) -> None:
+        """Refuse an entry of the observation that is named as something else in the file is."""
+        names = self.input_names()
+        others = [*names[len(self.leaves) :], *self.output_names()]
+        for name in names[: len(self.leaves)]:
+            if name in others:
+                kind = "input" if name in names[len(self.leaves) :] else "output"
+                raise RunError(
+                    f"The observation has an entry {name!r}, which is the name of another {kind} of the file: rename the entry."
+                )
 
 
 def export_onnx(
@@ -147,6 +186,7 @@ def export_onnx(
     Outputs: `action` [batch, ...]; with `with_log_prob` `log_prob` [batch] of the action before clipping or rescaling;
     with `with_value` `value` [batch] in units of the unnormalised reward. With `deterministic=False` the action is
     sampled from an input `noise` [batch, K]: standard normal for continuous actions, uniform in [0, 1) for the rest.
+    An agent with a memory takes an input `state` [batch, M], zeros where an episode starts, and puts out `next_state`.
     """
     path = as_path(path)
     if path.is_dir():
@@ -157,7 +197,8 @@ def export_onnx(
     require("onnxscript")
     player = agent.agent
     policy = ExportedPolicy(player, with_value, with_log_prob, deterministic)
-    random, real = random_samples(player), real_samples(player)
+    policy.require_names()
+    random, real = random_samples(player), None if policy.has_memory else real_samples(player)
     model = _traced(player, policy, random)
     for key, value in provenance(agent).items():
         entry = model.metadata_props.add()
@@ -169,11 +210,15 @@ def export_onnx(
         except OSError as error:
             raise RunError(f"{path} cannot be written: {error.strerror}.") from None
         session = onnxruntime.InferenceSession(str(unchecked), providers=["CPUExecutionProvider"])
-        difference = 0.0
-        for batch in batches(random, real):
+
+        def run(batch: Samples) -> dict[str, np.ndarray]:
             feed = dict(zip(policy.input_names(), batch.arrays(player, not deterministic), strict=True))
-            found = dict(zip(policy.output_names(), session.run(None, feed), strict=True))
-            difference = max(difference, largest_difference(player, found, batch, deterministic))
+            return dict(zip(policy.output_names(), session.run(None, feed), strict=True))
+
+        difference = max(
+            largest_difference(player, run(batch), batch, deterministic) for batch in batches(random, real)
+        )
+        sequel = play_episodes(player, run, deterministic) if policy.has_memory else None
 
     def described(entries: Any) -> list[tuple[str, str, str]]:
         return [
@@ -182,6 +227,10 @@ def export_onnx(
         ]
 
     inputs, outputs = described(session.get_inputs()), described(session.get_outputs())
+    if sequel is not None:
+        return Export(
+            path, inputs, outputs, len(random), sequel.observations, max(difference, sequel.difference), sequel
+        )
     return Export(path, inputs, outputs, len(random), 0 if real is None else len(real), difference)
 
 

@@ -6,8 +6,8 @@ Knows the agent and the outputs of the file by name; nothing of how the file was
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
@@ -25,32 +25,45 @@ if TYPE_CHECKING:
 
 TOLERANCE = 1e-5  # relative to the size of a number where that exceeds 1, for values the reward's deviation
 RANDOM_OBSERVATIONS, REAL_STEPS, REAL_ENVS = 256, 32, 4
+EPISODE_STEPS = 1000  # at most, where there is a memory: it is checked on whole episodes
 
 
 @dataclass
 class Samples:
-    """A batch to check the file on: a flat observation, masks [B, M] or None, noise [B, K]."""
+    """A batch to check the file on: a flat observation, masks [B, M] or None, noise [B, K], with a memory states [B, S].
+
+    A state counts for nothing where `starts` [B] says that an episode starts.
+    """
 
     observation: Any
     masks: np.ndarray | None
     noise: np.ndarray
+    states: np.ndarray | None = None
+    starts: np.ndarray | None = None
 
     def arrays(self, agent: Agent, with_noise: bool) -> list[np.ndarray]:
-        """The inputs in the order of an exported policy: the observation's entries by name, the mask, the noise.
+        """The inputs in the order of an exported policy: the observation's entries by name, mask, states, noise.
 
         Entries have the environment's own numbers and shape, in the type that the agent stores them in.
         """
         flat = dict(named_leaves(self.observation))
         leaves = sorted(agent.observing.leaves, key=lambda leaf: leaf.name)
         arrays = [leaf.restore(flat[leaf.name]).astype(leaf.space.dtype) for leaf in leaves]
-        return arrays + ([] if self.masks is None else [self.masks]) + [self.noise] * with_noise
+        arrays += [array for array in (self.masks, self.held()) if array is not None]
+        return arrays + [self.noise] * with_noise
+
+    def held(self) -> np.ndarray | None:
+        """The states [B, S] with zeros where an episode starts."""
+        if self.states is None or self.starts is None:
+            return self.states
+        return np.where(self.starts[:, None], np.float32(0.0), self.states)
 
     def __len__(self) -> int:
         return len(self.noise)
 
 
 def random_samples(agent: Agent) -> Samples:
-    """Observations anywhere in their space, with masks that allow a random part of the actions."""
+    """Observations anywhere in their space, with masks that allow a random part of the actions, and random states."""
     random = np.random.default_rng(0)
     spaces = copy.deepcopy(agent.observation_space)
     spaces.seed(0)
@@ -60,7 +73,9 @@ def random_samples(agent: Agent) -> Samples:
     else:
         observation = np.stack(rows)
     masks = random_masks(agent, random, len(rows)) if agent.spaces.has_mask else None
-    return Samples(observation, masks, draw_noise(agent, len(rows)))
+    size = agent.model.state_size
+    states = random.standard_normal((len(rows), size), np.float32) if size else None
+    return Samples(observation, masks, draw_noise(agent, len(rows)), states)
 
 
 def random_masks(agent: Agent, random: np.random.Generator, count: int) -> np.ndarray:
@@ -77,13 +92,20 @@ def draw_noise(agent: Agent, count: int) -> np.ndarray:
     return agent.distribution.draw_noise((count,), torch.Generator().manual_seed(0)).numpy()
 
 
-def real_samples(agent: Agent) -> Samples | None:
-    """What the agent sees when it plays, or None where its environment cannot be made here."""
+def real_env(agent: Agent) -> envs.VectorEnv | None:
+    """A few environments to play in, or None where they cannot be made here."""
     if isinstance(agent.source, gym.vector.VectorEnv):
         return None  # the user's own, in which training may be under way
     try:
-        env = evaluation_env(agent, REAL_ENVS, seed=None, levels="train")
+        return evaluation_env(agent, REAL_ENVS, seed=None, levels="train")
     except PhasegradError:
+        return None
+
+
+def real_samples(agent: Agent) -> Samples | None:
+    """What an agent without a memory sees when it plays, or None where its environment cannot be made here."""
+    env = real_env(agent)
+    if env is None:
         return None
     observations, masks = [], []
     try:
@@ -92,8 +114,8 @@ def real_samples(agent: Agent) -> Samples | None:
             observations.append(observation)
             masks.append(mask)
             with torch.inference_mode():
-                actions = agent.distribution.mode(_policy_params(agent, observation, mask))
-            step = env.step(agent.bounds(actions.cpu().numpy()))
+                actions, _ = agent.act(observation, mask)
+            step = env.step(actions)
             observation, mask = step.observation, step.action_mask
     finally:
         release(agent, env)
@@ -109,19 +131,65 @@ def batches(random: Samples, real: Samples | None) -> Iterator[Samples]:
         tree_map(lambda leaf: leaf[:1], random.observation),
         None if random.masks is None else random.masks[:1],
         random.noise[:1],
+        None if random.states is None else random.states[:1],
     )
     if real is not None:
         yield real
+
+
+@dataclass
+class Sequel:
+    """What came of playing episodes in sequence, the file going on from the states that it put out itself."""
+
+    observations: int = 0
+    episodes: int = 0  # whole ones
+    difference: float = 0.0  # the largest of a single step, from the same states
+    drift: float = 0.0  # the largest between the file's states and those of an agent that carries its own
+
+
+def play_episodes(agent: Agent, run: Callable[[Samples], dict[str, np.ndarray]], deterministic: bool) -> Sequel:
+    """Check every step of the episodes that an agent with a memory plays; `run` gives a file's outputs by name.
+
+    How far the states drift apart refuses no file: a memory may magnify rounding errors without bound.
+    """
+    found, env = Sequel(), real_env(agent)
+    if env is None:
+        return found
+    generator = torch.Generator().manual_seed(1)
+    starts, ended = np.ones(env.num_envs, bool), np.zeros(env.num_envs, bool)
+    states = mine = np.zeros((env.num_envs, agent.model.state_size), np.float32)
+    try:
+        observation, mask = env.reset()
+        for _ in range(EPISODE_STEPS):
+            noise = agent.distribution.draw_noise((env.num_envs,), generator).numpy()
+            batch = Samples(observation, mask, noise, states, starts)
+            outputs = run(batch)
+            found.difference = max(found.difference, largest_difference(agent, outputs, batch, deterministic))
+            actions, after = agent.act(observation, mask, None, _states(agent, replace(batch, states=mine)))
+            assert after is not None
+            states, mine = outputs["next_state"], after.cpu().numpy()
+            found.drift = max(found.drift, _relative(states, mine))
+            found.observations += env.num_envs
+            step = env.step(actions)
+            observation, mask, starts = step.observation, step.action_mask, step.terminated | step.truncated
+            ended |= starts
+            if ended.all():
+                break
+    finally:
+        release(agent, env)
+    found.episodes = int(ended.sum())
+    return found
 
 
 @torch.no_grad()
 def largest_difference(agent: Agent, found: dict[str, np.ndarray], batch: Samples, deterministic: bool) -> float:
     """Between a file's outputs `found` by name and the agent's own on a batch; too large a one is refused."""
     given = agent.observing.restore(batch.observation)  # as a caller has it
-    params = _policy_params(agent, batch.observation, batch.masks)
+    params = _policy_params(agent, batch)
     noise = torch.from_numpy(batch.noise).to(agent.device)
+    predicted, after = agent.predict(given, batch.states, batch.starts, batch.masks)
     if deterministic:
-        wanted = agent.predict(given, mask=batch.masks)[0]
+        wanted = predicted
         taken = agent.distribution.mode(params)
     else:
         taken = agent.distribution.sample(params, noise)
@@ -142,17 +210,26 @@ def largest_difference(agent: Agent, found: dict[str, np.ndarray], batch: Sample
     if "value" in found:
         # A value is the network's output times this deviation, and so is its rounding error.
         scale = max(1.0, agent.reward_normalizer.std)
-        differences.append(_relative(found["value"], agent.value(given), scale))
+        differences.append(_relative(found["value"], agent.value(given, batch.states, batch.starts), scale))
+    if "next_state" in found:
+        differences.append(_relative(found["next_state"], after))
     worst = max(differences)
     if not worst <= TOLERANCE:
         raise RunError(f"The exported file disagrees with predict by {worst:.1e} (allowed {TOLERANCE:g}); not written.")
     return worst
 
 
-def _policy_params(agent: Agent, observation: Any, masks: np.ndarray | None) -> Tensor:
+def _policy_params(agent: Agent, batch: Samples) -> Tensor:
     """The parameters [B, P] of the policy at a flat observation."""
-    tensors = tree_map(lambda leaf: torch.from_numpy(leaf).to(agent.device), observation)
-    return agent.model.policy(tensors, None if masks is None else torch.from_numpy(masks).to(agent.device))
+    tensors = tree_map(lambda leaf: torch.from_numpy(leaf).to(agent.device), batch.observation)
+    masks = None if batch.masks is None else torch.from_numpy(batch.masks).to(agent.device)
+    states = _states(agent, batch)
+    return agent.model.policy(tensors, masks) if states is None else agent.model.step(tensors, masks, states)[0]
+
+
+def _states(agent: Agent, batch: Samples) -> Tensor | None:
+    held = batch.held()
+    return None if held is None else torch.from_numpy(held).to(agent.device)
 
 
 def _options(agent: Agent, params: Tensor, noise: Tensor, deterministic: bool) -> list[Tensor]:
@@ -174,7 +251,9 @@ def _relative(found: np.ndarray, wanted: np.ndarray, unit: float = 1.0) -> float
     """The largest difference in units of `unit`, relative where numbers exceed it."""
     if found.shape != wanted.shape:
         return float("inf")
-    if found.size == 0:
-        return 0.0
     found, wanted = found.astype(np.float64), wanted.astype(np.float64)
-    return float((np.abs(found - wanted) / np.maximum(unit, np.abs(wanted))).max())
+    apart = ~((found == wanted) | (np.isnan(found) & np.isnan(wanted)))  # infinite numbers and NaN may agree too
+    found, wanted = found[apart], wanted[apart]
+    if not np.isfinite([found, wanted]).all():
+        return float("inf")
+    return float((np.abs(found - wanted) / np.maximum(unit, np.abs(wanted))).max(initial=0.0))
