@@ -1,6 +1,6 @@
 """Known tasks with their velocities hidden: what to do no longer shows in one observation, so the policy must remember.
 
-PYTHONPATH=examples phasegrad train ppo --env hidden_velocities:CartPoleNoVelocity-v1 --preset cartpole --memory lstm
+PYTHONPATH=examples phasegrad train ppo --env hidden_velocities:CartPoleNoVelocity-v1 --preset cartpole --memory gru
 """
 
 from typing import Any
@@ -10,33 +10,30 @@ import numpy as np
 
 import phasegrad as pg
 
-# the new id: the task it is made of, the entries of the observation that are kept
+# the new id: the task it is made of, the entries of its observation that are kept
 TASKS = {
-    "CartPoleNoVelocity-v1": ("CartPole-v1", (0, 2)),  # place and angle
-    "PendulumNoVelocity-v1": ("Pendulum-v1", (0, 1)),  # cosine and sine of the angle
-    "MountainCarContinuousNoVelocity-v0": ("MountainCarContinuous-v0", (0,)),  # place
+    "CartPoleNoVelocity-v1": ("CartPole-v1", slice(0, 4, 2)),  # place, angle
+    "PendulumNoVelocity-v1": ("Pendulum-v1", slice(0, 2)),  # cosine and sine of the angle
+    "MountainCarContinuousNoVelocity-v0": ("MountainCarContinuous-v0", slice(0, 1)),  # place
 }
 
 
 class KeepEntries(gym.ObservationWrapper):
-    """Some of the entries of an observation that is a vector."""
+    """Some entries of an observation that is a vector: a slice, which is cut faster than indices are gathered."""
 
-    def __init__(self, env: gym.Env, kept: tuple[int, ...]) -> None:
+    def __init__(self, env: gym.Env, kept: slice) -> None:
         super().__init__(env)
         space = env.observation_space
-        assert isinstance(space, gym.spaces.Box) and len(space.shape) == 1
-        steps = np.diff(kept)
-        even = len(kept) == 1 or (steps[0] > 0 and (steps == steps[0]).all())
-        # a slice is cut out of an array several times faster than a list of indices is
-        self.kept: Any = slice(kept[0], kept[-1] + 1, int(steps[0]) if len(kept) > 1 else 1) if even else list(kept)
-        self.observation_space = gym.spaces.Box(space.low[self.kept], space.high[self.kept], dtype=np.float32)
+        assert isinstance(space, gym.spaces.Box)
+        self.kept = kept
+        self.observation_space = gym.spaces.Box(space.low[kept], space.high[kept], dtype=np.float32)
 
     def observation(self, observation: np.ndarray) -> np.ndarray:
         return observation[self.kept]
 
 
-def make(task: str, kept: tuple[int, ...], **options: Any) -> gym.Env:
-    """The task without its own time limit and checks: the new id has them once."""
+def make(task: str, kept: slice, **options: Any) -> gym.Env:
+    """The task without its time limit and checks, which the new id has."""
     return KeepEntries(gym.make(task, disable_env_checker=True, **options).unwrapped, kept)
 
 
@@ -46,7 +43,7 @@ for name, (task, kept) in TASKS.items():
 
 
 if __name__ == "__main__":
-    agent = pg.PPO("CartPoleNoVelocity-v1", preset="cartpole", memory="lstm", seed=1)
+    agent = pg.PPO("CartPoleNoVelocity-v1", preset="cartpole", memory="gru", seed=1)
     agent.learn(51_200, progress=True)
     print(agent.evaluate(20).summary())
     env = gym.make("CartPoleNoVelocity-v1")

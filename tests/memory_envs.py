@@ -46,7 +46,7 @@ class CueEnv(gym.Env):
 
     best = 1.0
 
-    def __init__(self, cues: int = 4, length: int = 8) -> None:
+    def __init__(self, cues: int = 3, length: int = 6) -> None:
         self.cues, self.length = cues, length
         self.observation_space = spaces.Discrete(cues + 2)  # a cue, nothing, the question
         self.action_space = spaces.Discrete(cues)
