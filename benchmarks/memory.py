@@ -25,19 +25,39 @@ RESULTS = ROOT / "results" / "memory.json"
 
 @dataclass(frozen=True)
 class Task:
-    """An environment, and for each algorithm how it is trained with a memory."""
+    """An environment, what is to be reached in it, and how each algorithm is trained."""
 
     env: str
     steps: str
     aim: float
-    common: str
-    memory: dict[str, str]  # what each algorithm adds to train with one
+    memory: str
+    ppo: str
+    ppg: str
 
 
 TASKS: dict[str, Task] = {
     "cartpole": Task(
-        "hidden_velocities:CartPoleNoVelocity-v1", "100_000", 500, "--preset cartpole",
-        {"ppo": "--memory gru", "ppg": "--memory gru"},
+        "hidden_velocities:CartPoleNoVelocity-v1", "100_000", 500, "--memory gru",
+        ppo="--preset cartpole --gamma 0.99 --normalize-observation --normalize-reward",
+        ppg="--preset cartpole --gamma 0.99",
+    ),
+    "pendulum": Task(
+        "hidden_velocities:PendulumNoVelocity-v1", "100_000", -218, "--memory gru",
+        ppo="--preset pendulum --gamma 0.95",
+        ppg="--preset pendulum",
+    ),
+    "mountaincar": Task(
+        "hidden_velocities:MountainCarContinuousNoVelocity-v0", "150_000", 91, "--memory gru",
+        ppo="--preset classic --gamma 0.999 --entropy-coef 0.01 --normalize-reward",
+        ppg="--preset classic --gamma 0.999 --entropy-coef 0.01",
+    ),
+    "minigrid": Task(
+        "MiniGrid-MemoryS7-v0", "500_000", 0.9, "--memory gru",
+        ppo="--backend envpool", ppg="--backend envpool",
+    ),
+    "repeat": Task(
+        "popgym:popgym-RepeatPreviousEasy-v0", "200_000", 0.9, "--memory gru",
+        ppo="", ppg="",
     ),
 }  # fmt: skip
 # how what is hidden can be made up for, and the options that do it
@@ -48,8 +68,9 @@ HEADINGS = {"memory": "with a memory", "none": "without", "stack": "4 frames sta
 def training(task: str, algorithm: str, policy: str) -> list[str]:
     """The options of `phasegrad train`."""
     chosen = TASKS[task]
-    own = chosen.memory[algorithm] if policy == "memory" else POLICIES[policy]
-    return [algorithm, "--env", chosen.env, "--total-steps", chosen.steps, *chosen.common.split(), *own.split()]
+    added = chosen.memory if policy == "memory" else POLICIES[policy]
+    own = f"{chosen.ppo if algorithm == 'ppo' else chosen.ppg} {added}"
+    return [algorithm, "--env", chosen.env, "--total-steps", chosen.steps, *own.split()]
 
 
 def run_seed(task: str, algorithm: str, policy: str, seed: int) -> dict[str, Any]:
