@@ -80,9 +80,10 @@ def test_the_snippets_of_a_page_run_one_after_another(
             del ALGORITHMS[registered]
 
 
-@pytest.mark.parametrize("name", ["video.md", "plot.md", "export.md", "tune.md"])
+@pytest.mark.parametrize("name", ["video.md", "plot.md", "export.md", "tune.md", "memory.md"])
 def test_the_commands_of_a_page_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(ROOT / "examples")  # for environments that they register
     commands = [line for block in blocks("bash", ROOT / "docs" / name) for line in block.splitlines()]
     if any("runs/lander" in command for command in commands):  # the run that the pages take for granted
         small = ["--num-envs", "2", "--num-steps", "16", "--num-minibatches", "2", "--total-steps", "512"]
