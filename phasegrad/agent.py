@@ -19,12 +19,14 @@ from phasegrad.compute.devices import pick_device
 from phasegrad.config import Config
 from phasegrad.data.action_bounds import ActionBounds
 from phasegrad.data.reward_scaling import RewardNormalizer
+from phasegrad.data.stacking import RunningStack
 from phasegrad.distributed.ranks import ALONE, Ranks
 from phasegrad.errors import EnvError
 from phasegrad.models import ActorCritic, build_model
 from phasegrad.models.encoders import is_image
 from phasegrad.tree import named_leaves, tree_map
 
+FRAMES, MEMORY = "frames", "memory"  # of what a caller of `predict` carries, where observations are stacked
 LARGE = 1024  # numbers of an observation from which on it is handled in small batches
 
 
@@ -64,7 +66,7 @@ class Agent:
         if config.arch == "auto":
             config.settle(arch="shared" if any(is_image(part) for part in parts) else "dual")
         config.validate()  # again, now that the architecture is decided
-        self.is_large = any(np.prod(part.shape or (1,)) >= LARGE for part in parts)
+        self.is_large = any(config.frame_stack * np.prod(part.shape or (1,)) >= LARGE for part in parts)
         self.device = pick_device(config.device, ranks)
         self.model: ActorCritic = build_model(
             self.observation_space, spaces.action, config, auxiliary_head, model_class
@@ -91,7 +93,8 @@ class Agent:
         noise: Tensor | None = None,
         states: Tensor | None = None,
     ) -> tuple[np.ndarray, Tensor | None]:
-        """Actions [B, ...] as the flattened environment takes them, for observations [B, ...] as it gives them.
+        """Actions [B, ...] as the flattened environment takes them, for what is seen [B, ...]: observations as it gives
+        them, or where `frame_stack` says so stacks of them, as `stack_of` makes them.
 
         The most likely ones, or with `noise` [B, K] the ones it samples. With a memory, `states` [B, M] is what it
         remembers of each episode, as `fresh_states` gives it at the start; what it remembers next is returned.
@@ -113,9 +116,15 @@ class Agent:
         size = self.model.state_size
         return torch.zeros(count, size, device=self.device) if size else None
 
+    def stack_of(self, observation: Any) -> RunningStack | None:
+        """What is seen of episodes that start with a flattened environment's `observation` [B, ...], in stacks to which
+        later ones are pushed; None where an observation is seen alone.
+        """
+        return None if self.model.stacking is None else RunningStack(self.model.stacking, observation)
+
     @torch.no_grad()
     def values(self, observation: Any, states: Tensor | None = None) -> np.ndarray:
-        """V [B] of a flattened environment's observations, in the units of the unnormalised reward."""
+        """V [B] of what is seen, as `act` takes it, in the units of the unnormalised reward."""
         batch = tree_map(self._as_tensor, observation)
         values = self.model.value(batch) if states is None else self.model.step(batch, None, states)[1]
         return np.asarray(values.cpu()) * self.reward_normalizer.std
@@ -130,8 +139,8 @@ class Agent:
     ) -> tuple[np.ndarray, Any]:
         """Actions for one observation or a batch, as the environment gives and takes them, and the next `state`.
 
-        With a memory, `state` is what the last call returned, or None where nothing is remembered; it counts for nothing
-        where `episode_start` [B] says that an episode starts. `mask` [M] or [B, M] says what is allowed; without it an
+        With a memory or a `frame_stack`, `state` is what the last call returned, or None where nothing has been seen; it
+        counts for nothing where `episode_start` [B] says that an episode starts. `mask` [M] or [B, M] says what is allowed; without it an
         `action_mask` entry of the observation does.
         """
         batch, inside, single = envs.as_batch(self.observing, observation)
@@ -143,20 +152,43 @@ class Agent:
             )
         noise = None if deterministic else self.distribution.draw_noise((size,), torch.default_generator)
         own = envs.ActionAdapter(self.spaces.original_action)
-        actions, after = self.act(batch, masks, noise, self._as_states(state, episode_start, size))
+        seen, states = self._recalled(batch, state, episode_start)
+        actions, after = self.act(seen, masks, noise, states)
         result = own.to_environment(actions, size)
-        if after is not None:
-            state = after[0].cpu().numpy() if single else after.cpu().numpy()
-        return (result[0] if single else result), state
+        return (result[0] if single else result), self._as_state(state, seen, after, single)
 
     def value(self, observation: Any, state: Any = None, episode_start: Any = None) -> np.ndarray:
         """V(s) of a batch of observations [B], in the units of the unnormalised reward; `state` as `predict` takes it."""
         batch, _, single = envs.as_batch(self.observing, observation)
-        size = len(named_leaves(batch)[0][1])
-        values = self.values(batch, self._as_states(state, episode_start, size))
+        values = self.values(*self._recalled(batch, state, episode_start))
         return values[0] if single else values
 
-    def _as_states(self, state: Any, episode_start: Any, size: int) -> Tensor | None:
+    # What a caller carries from step to step: what is remembered, and where several observations are seen together, those
+
+    def _recalled(self, batch: Any, state: Any, episode_start: Any) -> tuple[Any, Tensor | None]:
+        """What is seen with the observations `batch`, and what is remembered of their episodes, by a caller's `state`."""
+        size = len(named_leaves(batch)[0][1])
+        starts = _starts(episode_start, size)
+        stack = self.stack_of(batch)
+        if stack is None:
+            return batch, self._as_states(state, starts, size)
+        if state is None:
+            return tree_map(np.asarray, stack.seen), self.fresh_states(size)
+        if not isinstance(state, Mapping) or state.keys() != {FRAMES, *([MEMORY] if self.model.state_size else [])}:
+            raise EnvError("The state is not what predict returned: give that, or None at the start.")
+        stack.load(state[FRAMES])
+        stack.push(batch, np.flatnonzero(starts))
+        return tree_map(np.asarray, stack.seen), self._as_states(state.get(MEMORY), starts, size)
+
+    def _as_state(self, given: Any, seen: Any, states: Tensor | None, single: bool) -> Any:
+        """What a caller is to hand back with the next observation."""
+        memory = None if states is None else states[0].cpu().numpy() if single else states.cpu().numpy()
+        if self.model.stacking is None:
+            return given if memory is None else memory
+        frames = tree_map(lambda leaf: leaf[0] if single else leaf, seen)
+        return {FRAMES: frames} if memory is None else {FRAMES: frames, MEMORY: memory}
+
+    def _as_states(self, state: Any, starts: np.ndarray, size: int) -> Tensor | None:
         """What a caller's `state` says is remembered of `size` episodes [B, M], on the device; None without a memory."""
         states = self.fresh_states(size)
         if states is None or state is None:
@@ -168,11 +200,7 @@ class Agent:
                 "many observations, or None at the start."
             )
         states = self._as_tensor(given.reshape(states.shape)).clone()
-        if episode_start is not None:
-            starts = np.asarray(episode_start, dtype=bool).reshape(-1)
-            if len(starts) not in (1, size):
-                raise EnvError(f"episode_start has {len(starts)} entries for {size} observations.")
-            states[torch.from_numpy(np.broadcast_to(starts, size).copy()).to(self.device)] = 0.0
+        states[torch.from_numpy(starts).to(self.device)] = 0.0
         return states
 
     def _as_tensor(self, leaf: np.ndarray) -> Tensor:
@@ -235,6 +263,14 @@ class Agent:
         else:
             what = f"The {name.replace('_', ' ')} of {given} is {theirs}, but this agent was trained with {mine}"
         return f"{what}: give the environment, options and versions it was trained with."
+
+
+def _starts(episode_start: Any, size: int) -> np.ndarray:
+    """Where a caller says that episodes start [B]."""
+    starts = np.asarray(False if episode_start is None else episode_start, dtype=bool).reshape(-1)
+    if len(starts) not in (1, size):
+        raise EnvError(f"episode_start has {len(starts)} entries for {size} observations.")
+    return np.broadcast_to(starts, size).copy()
 
 
 def _parts(space: gym.Space) -> list[gym.Space]:

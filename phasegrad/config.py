@@ -22,7 +22,7 @@ FIXED_FIELDS = {
     "env", "num_envs", "num_steps", "device", "action_bounds", "normalize_observation", "clip_observation",
     "normalize_reward", "clip_reward", "reward_gamma", "arch", "encoder", "hidden_sizes", "activation",
     "impala_channels", "impala_stem", "impala_stem_stride", "impala_pooling", "policy_gain", "std", "initial_std",
-    "std_floor", "fixed_std_fraction", "mean_tanh", "memory", "memory_size", "sequence_length", "adam_eps", "max_grad_norm", "optimizer", "rmsprop_alpha",
+    "std_floor", "fixed_std_fraction", "mean_tanh", "frame_stack", "memory", "memory_size", "sequence_length", "adam_eps", "max_grad_norm", "optimizer", "rmsprop_alpha",
     "rmsprop_eps", "rmsprop_inside_root", "action_distribution", "n_pi", "aux_interval", "aux_buffer", "aux_head", "replay_ratio",
     "replay_capacity",
 }  # fmt: skip
@@ -181,6 +181,13 @@ class Config:
     impala_stem_stride: int = setting(2, "stride of that convolution; its kernel is twice as wide", low=2)
     impala_pooling: str = setting(
         "flatten", "after the IMPALA stacks: flatten, or mean over the image (Impoola)", choices=("flatten", "mean")
+    )
+    frame_stack: int = setting(
+        1,
+        "how many of the latest observations the networks see together, for environments whose single observations do not "
+        "tell what moves; each is stored once",
+        low=1,
+        high=64,
     )
     memory: str = setting(
         "none",

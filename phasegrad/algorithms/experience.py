@@ -22,7 +22,7 @@ from phasegrad.compute.acting import Actor
 from phasegrad.config import Config
 from phasegrad.data.collecting import Collector
 from phasegrad.data.legs import EPISODES_A_LEG, LONGEST_LEG, MOST_BYTES, steps_a_leg, stored_dtype
-from phasegrad.data.storage import Rollout, Storage, bytes_a_step
+from phasegrad.data.storage import Rollout, Storage, bytes_a_step, observation_bytes
 from phasegrad.distributed.ranks import Ranks
 from phasegrad.errors import EnvError, PhasegradWarning
 from phasegrad.machine.clock import Clock
@@ -102,6 +102,9 @@ class Experience:
         )
         if run.remembered is not None and self.collector.states is not None:
             self.collector.states.copy_(run.remembered)
+        if run.stack is not None and self.collector.stack is not None:
+            self.collector.stack.load(run.stack)
+            self.collector.stack.replace_last(self.collector.observation)
         if not legs.settled:
             self.env.renew(leg_seeds(self.config, self.ranks, legs.targets), legs.numbers < legs.targets)
         if run.played_to and run.played_to != self.observations_digest():
@@ -135,7 +138,7 @@ class Experience:
         if age >= LONGEST_LEG * enough or age * row > MOST_BYTES:  # episodes without end: all of them begin anew
             self.close()
             legs.restart(step)
-            self.run.remembered = None
+            self.run.remembered = self.run.stack = None
             self.agent.reward_normalizer.start_leg()
             self._start()
         elif age >= enough and legs.settled:
@@ -171,6 +174,8 @@ class Experience:
         run.legs.log(rollout.actions.to(self._stored()))
         if self.collector.states is not None:
             run.remembered = self.collector.states.cpu().clone()
+        if self.collector.stack is not None:
+            run.stack = tree_map(torch.clone, self.collector.stack.seen)
         for t, environments in self.collector.renewed:
             run.legs.begin(environments, progress.step // num_envs + t + 1)
         run.legs.forget()
@@ -214,12 +219,14 @@ class Experience:
 
     def storage_bytes(self) -> int:
         """What the stored rollouts of this process take in memory."""
-        return self.kept * self.config.num_steps * self.num_envs * bytes_a_step(*self._stored_things())
+        steps = self.config.num_steps * bytes_a_step(*self._stored_things())
+        before = (self.config.frame_stack - 1) * observation_bytes(self.agent.observation_space)
+        return self.kept * self.num_envs * (steps + before)
 
     def _stored_things(self) -> tuple[Any, ...]:
         agent = self.agent
         memory = (agent.model.state_size, self.config.sequence_steps)
-        return agent.observation_space, agent.distribution, agent.spaces.has_mask, *memory
+        return agent.observation_space, agent.distribution, agent.spaces.has_mask, *memory, agent.model.stacking
 
 
 def digest(observation: Any) -> str:

@@ -19,7 +19,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     ),
     "network": (
         "arch", "encoder", "hidden_sizes", "activation", "impala_channels", "impala_stem", "impala_stem_stride",
-        "impala_pooling", "memory", "memory_size", "sequence_length", "action_distribution", "policy_gain", "std", "initial_std", "std_floor", "fixed_std_fraction",
+        "impala_pooling", "frame_stack", "memory", "memory_size", "sequence_length", "action_distribution", "policy_gain", "std", "initial_std", "std_floor", "fixed_std_fraction",
         "mean_tanh",
     ),
     "optimiser": (

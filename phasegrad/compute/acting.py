@@ -43,12 +43,16 @@ class Actor:
             self._encoders.append(model.value_encoder)
         self._images = [pair for encoder in self._encoders for pair in images_of(encoder).items()]
 
-    def begin(self, rollout: Rollout, noise: Tensor, states: Tensor | None = None) -> None:
+    def begin(self, rollout: Rollout, noise: Tensor, states: Tensor | None = None, stack: Any = None) -> None:
         """Get ready to fill `rollout`, whose first observations are in place, from `noise` [T, N, K].
 
-        `states` [N, M] is what a policy with a memory remembers; each step puts there what it remembers next.
+        `states` [N, M] is what a policy with a memory remembers; each step puts there what it remembers next. `stack`
+        [N, ...] is where each step finds what it sees, where that is more than the rollout's observation.
         """
         self.rollout, self.noise, self.states = rollout, noise.to(self.device), states
+        self.seen = rollout.observations  # [T, N, ...]; a stack is at the same place at every step
+        if stack is not None:
+            self.seen = tree_map(lambda leaf: leaf.expand(rollout.num_steps, *leaf.shape), stack)
         self._hold_weights(True)
         self.runs_program = self.compiled and self._only_dense_is_left() and self._begin_compiled(rollout, self.noise)
 
@@ -61,13 +65,13 @@ class Actor:
         rollout = self.rollout
         if self.runs_program and self._program is not None:
             for (name, encoder), features in zip(self._images, self._features, strict=True):
-                leaf = rollout.observations[name] if name else rollout.observations
+                leaf = self.seen[name] if name else self.seen
                 features.copy_(encoder(leaf[t]))
             self._program.run()
             self._program.inputs += self._input_steps
             self._program.outputs += self._output_steps
             return
-        observation = tree_map(lambda leaf: leaf[t].to(self.device), rollout.observations)
+        observation = tree_map(lambda leaf: leaf[t].to(self.device), self.seen)
         mask = None if rollout.masks is None else rollout.masks[t].to(self.device)
         outputs = self._forward(observation, mask, self.noise[t], self.states)
         if self.states is not None:
@@ -105,13 +109,13 @@ class Actor:
     def _begin_compiled(self, rollout: Rollout, noise: Tensor) -> bool:
         """Have the program read and write where the rollout lies; whether there is a program."""
         images = {name for name, _ in self._images}
-        vectors = {name: leaf for name, leaf in named_leaves(rollout.observations) if name not in images}
+        vectors = {name: leaf for name, leaf in named_leaves(self.seen) if name not in images}
         steps = [*vectors.values(), *([] if rollout.masks is None else [rollout.masks]), noise.contiguous()]
         fields = self._fields(rollout)
         if self._program is None:
             try:
                 with compiling():
-                    self._compile(rollout, list(vectors), steps, fields)
+                    self._compile(list(vectors), steps, fields)
             except Exception as error:  # a user's network may do what is not known here; it still acts
                 self.compiled = False
                 warnings.warn(f"Acting runs without compiled code: {error}", PhasegradWarning, stacklevel=2)
@@ -129,9 +133,9 @@ class Actor:
         self._output_steps = np.concatenate([output_steps, np.zeros(len(held), dtype=np.uint64)])
         return True
 
-    def _compile(self, rollout: Rollout, vectors: list[str], steps: list[Tensor], fields: list[Tensor]) -> None:
+    def _compile(self, vectors: list[str], steps: list[Tensor], fields: list[Tensor]) -> None:
         """The acting step as a program of the images' features, vectors, mask and noise, shown to compute what torch does."""
-        first = tree_map(lambda leaf: leaf[0].clone(), rollout.observations)
+        first = tree_map(lambda leaf: leaf[0].clone(), self.seen)
         images = {name: first[name] if name else first for name, _ in self._images}
 
         held = [] if self.states is None else [self.states]

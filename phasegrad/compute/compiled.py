@@ -28,26 +28,21 @@ TOLERANCE = 1e-4  # of float32 sums in another order, and of exponentials that d
 
 @dataclass(frozen=True)
 class Order:
-    """The positions of `count` minibatches of one size, one after another, and those of their sequences' states."""
+    """The rows of `count` minibatches of one size, one after another, in each of the tables of `Minibatches.tables`."""
 
-    positions: Tensor
-    state_rows: Tensor  # none where samples stand for themselves
+    tables: tuple[Tensor, ...]
     count: int
 
-    def each(self) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
-        """Both of each minibatch."""
-        return self.positions.tensor_split(self.count), self.state_rows.tensor_split(self.count)
-
-    def first(self) -> list[Tensor]:
-        """Both of the first minibatch."""
-        return [places[0] for places in self.each()]
+    def each(self) -> list[tuple[Tensor, ...]]:
+        """The tables of each minibatch."""
+        return list(zip(*(table.tensor_split(self.count) for table in self.tables), strict=True))
 
     def random(self) -> list[Tensor]:
-        """As many of both, drawn with replacement: another minibatch to check a program on."""
+        """As many rows as one minibatch has, drawn with replacement: another one to check a program on."""
         draw = torch.Generator().manual_seed(0)
         return [
-            places[torch.randint(max(1, len(places)), (len(first),), generator=draw)]
-            for places, first in zip((self.positions, self.state_rows), self.first(), strict=True)
+            table[torch.randint(max(1, len(table)), (len(first),), generator=draw)]
+            for table, first in zip(self.tables, self.each()[0], strict=True)
         ]
 
 
@@ -67,7 +62,7 @@ class CompiledSteps(TracedSteps):
         rates: Mapping[str, float],
     ) -> list[Metrics]:
         """A gradient step on each of `minibatches`; metrics of those of one size are together."""
-        rows, rebuild, by_sequence = minibatches.rows()
+        rows, rebuild, chosen_by = minibatches.rows()
         prepare, numbers = minibatches.prepare, self.recorder.numbers(scalars)
 
         def batch_of(tensors: Sequence[Tensor]) -> Any:
@@ -76,11 +71,9 @@ class CompiledSteps(TracedSteps):
         programs = []  # all before the first step, so that an epoch is compiled as a whole or not at all
         for shape, grouped in itertools.groupby(minibatches.indices, lambda index: tuple(index.shape)):
             indices = list(grouped)
-            order = Order(
-                torch.cat([index.flatten() for index in indices]), minibatches.state_rows(indices), len(indices)
-            )
+            order = Order(minibatches.tables(indices), len(indices))
             key = (name, shape, prepare is not None, numbers.key)
-            programs.append((*self._program(key, loss, rows, by_sequence, batch_of, order, numbers), order))
+            programs.append((*self._program(key, loss, rows, chosen_by, batch_of, order, numbers), order))
         dense = [row.contiguous() for row in rows]
         return [self._run(program, names, dense, order, numbers, rates) for program, names, order in programs]
 
@@ -88,12 +81,10 @@ class CompiledSteps(TracedSteps):
         self, name: str, loss: Loss, batch: Minibatch, scalars: Mapping[str, float], rates: Mapping[str, float]
     ) -> Metrics:
         rows, rebuild = batch.tensors()
-        numbers, order = (
-            self.recorder.numbers(scalars),
-            Order(torch.arange(len(batch)), torch.arange(batch.sequences), 1),
-        )
+        numbers = self.recorder.numbers(scalars)
+        order = Order((torch.arange(len(batch)), torch.arange(batch.sequences), torch.arange(0)), 1)
         key = (name, (len(batch), batch.sequences), False, numbers.key)
-        program, names = self._program(key, loss, rows, batch.by_sequence(), rebuild, order, numbers)
+        program, names = self._program(key, loss, rows, batch.tables(), rebuild, order, numbers)
         return self._run(program, names, [row.contiguous() for row in rows], order, numbers, rates)
 
     def _program(
@@ -101,7 +92,7 @@ class CompiledSteps(TracedSteps):
         key: tuple[Any, ...],
         loss: Loss,
         rows: list[Tensor],
-        by_sequence: list[bool],
+        chosen_by: list[int],
         batch_of: Callable[[Sequence[Tensor]], Any],
         order: Order,
         numbers: Numbers,
@@ -111,11 +102,11 @@ class CompiledSteps(TracedSteps):
         def compiled() -> tuple[EpochProgram, list[str]]:
             function, names = self.recorder.gradient_function(loss, batch_of, len(rows), numbers)
             examples = [
-                [*(row[places[is_one]] for row, is_one in zip(rows, by_sequence, strict=True)), *numbers.inputs]
-                for places in (order.first(), order.random())
+                [*(row[tables[table]] for row, table in zip(rows, chosen_by, strict=True)), *numbers.inputs]
+                for tables in (order.each()[0], order.random())
             ]
             self.recorder.require_recordable(function, examples[0])
-            program = EpochProgram(function, examples[0], len(rows), by_sequence)
+            program = EpochProgram(function, examples[0], chosen_by)
 
             def gradient(*inputs: Tensor) -> list[Tensor]:
                 return program.gradient(inputs[: len(rows)], inputs[len(rows) :])
@@ -141,7 +132,7 @@ class CompiledSteps(TracedSteps):
         if self.ranks.size > 1:
             found = self._run_together(program, rows, order, numbers, rates, groups)
         else:
-            found = program.run(rows, order.positions, numbers.inputs, self.flat.data, groups, order.state_rows)
+            found = program.run(rows, order.tables, order.count, numbers.inputs, self.flat.data, groups)
         return dict(zip([*names, *(f"{group}_grad_norm" for group in rates)], found.unbind(1), strict=True))
 
     def _run_together(
@@ -159,8 +150,8 @@ class CompiledSteps(TracedSteps):
             mover = self.movers[tuple(rates)] = Mover(self.flat.data, groups)
         mover.groups[:] = groups  # this epoch's learning rates
         where, metrics, norms = self.trained(rates), [], torch.empty(order.count, len(groups))
-        for positions, state_rows, norm in zip(*order.each(), norms, strict=True):
-            gradient, described = program.gradient_at(rows, positions, numbers.inputs, state_rows)
+        for tables, norm in zip(order.each(), norms, strict=True):
+            gradient, described = program.gradient_at(rows, tables, numbers.inputs)
             self.ranks.mean_(gradient[where])
             mover(gradient, norm)
             metrics.append(described)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from phasegrad.data.action_bounds import ActionBounds
 from phasegrad.data.minibatches import in_chunks, over_rollout
+from phasegrad.data.stacking import RunningStack, steps_since_start
 from phasegrad.data.storage import Rollout
 from phasegrad.envs.contract import Episode, Observation, VectorEnv
 from phasegrad.envs.spaces import CHOICES, describe_outside, outside_choices
@@ -33,10 +34,11 @@ class ActingStep(Protocol):
     model: ActorCritic
     device: torch.device
 
-    def begin(self, rollout: Rollout, noise: Tensor, states: Tensor | None) -> None:
+    def begin(self, rollout: Rollout, noise: Tensor, states: Tensor | None, stack: Any) -> None:
         """Get ready to fill `rollout`, whose first observations are in place, from `noise` [T, N, K].
 
-        `states` [N, M] is what the policy remembers; each step puts there what it remembers next.
+        `states` [N, M] is what the policy remembers; each step puts there what it remembers next. `stack` [N, ...] is
+        what it sees, where that is more than the last observation.
         """
 
     def act(self, t: int) -> None:
@@ -74,8 +76,12 @@ class Collector:
         self.states: Tensor | None = None  # what the policy remembers of each running episode [N, K], on its device
         if self.model.state_size:
             self.states = torch.zeros(env.num_envs, self.model.state_size, device=self.device)
+        self.stack: RunningStack | None = None  # the latest observations, where the policy sees several
+        if self.model.stacking is not None:
+            self.stack = RunningStack(self.model.stacking, self.observation)
         self._finals: list[tuple[int, np.ndarray, Observation]] = []  # (t, environments, final observations) where cut
         self._final_states: list[Tensor] = []  # and what had been remembered by then
+        self._final_stacks: list[Any] = []  # and what the policy would have seen then
         self.ended_at: list[int] = []  # the step t of each episode that finished in the last rollout
         self.renewed: list[tuple[int, list[int]]] = []  # (t, environments) made anew in the last rollout
 
@@ -90,7 +96,11 @@ class Collector:
         )
         finals: list[tuple[int, np.ndarray, Observation]] = []
         final_states: list[Tensor] = []
+        final_stacks: list[Any] = []
         episodes: list[Episode] = []
+        stack = self.stack
+        if stack is not None:
+            tree_map(_store_before, rollout.frames, stack.before())
         states, starts = self.states, None if rollout.starts is None else rollout.starts.numpy()
         fresh = None if states is None else (states == 0).all(1).cpu().numpy()  # whose episodes start now
         self.ended_at, self.renewed = [], []
@@ -100,7 +110,7 @@ class Collector:
                 if masks is not None:
                     masks[t] = self.mask
                 if t == 0:
-                    actor.begin(rollout, noise, states)
+                    actor.begin(rollout, noise, states, None if stack is None else stack.seen)
                 if rollout.states is not None and starts is not None and states is not None:
                     starts[t] = fresh
                     if t % rollout.sequence == 0:
@@ -119,9 +129,10 @@ class Collector:
                 if cut.any():
                     if states is not None:
                         final_states.append(states[torch.tensor(step.ended[cut])])
-                    finals.append(
-                        (t, step.ended[cut], tree_map(lambda leaf, cut=cut: leaf[cut], step.final_observation))
-                    )
+                    final = tree_map(lambda leaf, cut=cut: leaf[cut], step.final_observation)
+                    if stack is not None:
+                        final_stacks.append(stack.following(step.ended[cut], final))
+                    finals.append((t, step.ended[cut], final))
                 episodes += step.episodes
                 self.ended_at += [t] * len(step.episodes)
                 if step.renewed:
@@ -131,13 +142,18 @@ class Collector:
                 if len(step.ended):
                     states[torch.tensor(step.ended)] = 0.0
             self.observation, self.mask = step.observation, step.action_mask
-        self._finals, self._final_states = finals, final_states
+            if stack is not None:
+                stack.push(step.observation, step.ended)
+        self._finals, self._final_states, self._final_stacks = finals, final_states, final_stacks
+        if stack is not None and rollout.since is not None:
+            done = rollout.terminated | rollout.truncated
+            rollout.since.copy_(steps_since_start(done, stack.stacking.count - 1))
         self._require_finite(rollout, first_step)
         with self.clock.section("inference"):
             actor.end()
             rollout.log_probs.copy_(distribution.log_prob(rollout.behaviour_params, rollout.actions))
             if self.model.value_is_separate and states is None:  # else acting has put the values in place
-                rollout.values.copy_(self.values(rollout.observations))
+                rollout.values.copy_(self._values_over(rollout))
             self._value_what_followed(rollout)
         return episodes
 
@@ -149,36 +165,42 @@ class Collector:
     def revalue(self, rollout: Rollout) -> None:
         """The rollout last collected as the value function now sees it, and what followed each of its steps."""
         with torch.inference_mode():
-            rollout.values.copy_(over_rollout(lambda seen, _: self.model.value(seen), rollout, self.device))
+            rollout.values.copy_(self._values_over(rollout))
         self._value_what_followed(rollout)
+
+    def _values_over(self, rollout: Rollout) -> Tensor:
+        return over_rollout(lambda seen, _: self.model.value(seen), rollout, self.device)
 
     def _value_what_followed(self, rollout: Rollout) -> None:
         rollout.next_values[:-1] = rollout.values[1:]
-        followers = [self.observation, *(final for _, _, final in self._finals)]
-        joined = tree_map(lambda *leaves: torch.from_numpy(np.concatenate(leaves)), *followers)
-        values = self.values(joined, leading=1, states=self.states)
+        values = self.values(*self._followers())
         rollout.next_values[-1] = values[: rollout.num_envs]
         start = rollout.num_envs
         for t, envs, _ in self._finals:
             rollout.next_values[t, torch.from_numpy(envs)] = values[start : start + len(envs)]
             start += len(envs)
 
-    @torch.inference_mode()
-    def values(self, observations: Any, leading: int = 2, states: Tensor | None = None) -> Tensor:
-        """V of observations with `leading` batch dimensions, on the CPU, in passes that stay within the cache.
+    def _followers(self) -> tuple[Any, Tensor | None]:
+        """What is seen after the last rollout, then at each end of an episode that was cut, and what is remembered."""
+        if self.stack is not None:
+            seen = tree_map(lambda *leaves: torch.cat(leaves), self.stack.seen, *self._final_stacks)
+        else:
+            finals = [final for _, _, final in self._finals]
+            seen = tree_map(lambda *leaves: torch.from_numpy(np.concatenate(leaves)), self.observation, *finals)
+        return seen, None if self.states is None else torch.cat([self.states, *self._final_states])
 
-        With a memory they are those that followed the last rollout, and `states` what is remembered at its end.
-        """
+    @torch.inference_mode()
+    def values(self, observations: Any, states: Tensor | None = None) -> Tensor:
+        """V of what is seen [B, ...], on the CPU, in passes that stay within the cache; `states` where it has a memory."""
         if states is None:
-            return in_chunks(self.model.value, (observations,), leading, self.device)
-        before = torch.cat([states, *self._final_states])
+            return in_chunks(self.model.value, (observations,), 1, self.device)
 
         def value(seen: Any, states: Tensor) -> Tensor:
             return self.model.value(
                 Sequences(seen, states, torch.zeros(len(states), dtype=torch.bool, device=self.device))
             )
 
-        return in_chunks(value, (observations, before), leading, self.device)
+        return in_chunks(value, (observations, states), 1, self.device)
 
     @torch.inference_mode()
     def policy(self, rollout: Rollout) -> Tensor:
@@ -261,3 +283,8 @@ def _sentence(what: str, env: int, when: str, value: float) -> str:
 
 def _store(stored: np.ndarray, t: int, leaf: np.ndarray) -> None:
     stored[t] = leaf
+
+
+def _store_before(stored: Tensor, frames: np.ndarray) -> None:
+    """Put what had been seen before a rollout where its first steps look for it."""
+    stored[: len(frames)] = torch.from_numpy(np.ascontiguousarray(frames)).reshape(len(frames), *stored.shape[1:])

@@ -1,24 +1,28 @@
 """Minibatches: which samples of a rollout a gradient step sees, gathered from storage in an order given by a generator.
 
 Samples are named by flat positions [B] in [T, N], or in [count, T, N]. Where the policy has a memory a minibatch is of
-whole sequences, whose positions are [L, S]: a column is a sequence, and its state is kept for its first step.
+whole sequences, whose positions are [L, S]: a column is a sequence, and its state is kept for its first step. Where it
+sees stacks of observations those are put together here, of observations that are stored once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Generic, Self, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from phasegrad.data.stacking import frame_rows
 from phasegrad.data.storage import Rollout
 from phasegrad.models.memory import Sequences
 from phasegrad.tree import named_leaves, tree_map
 
 MOST_GATHERED_BYTES = 1 << 25  # beyond this a copy of the whole rollout would cost memory worth speaking of
+# Tables of the rows that an epoch's minibatches are gathered from: one row for each sample, sequence, or frame of a sample.
+SAMPLES, SEQUENCES, FRAMES = range(3)
 STORED_AS = {"old_log_probs": "log_probs", "old_values": "values"}
 SomeBatch = TypeVar("SomeBatch", bound="Minibatch")
 
@@ -62,9 +66,10 @@ class Minibatch:
 
         return flat, rebuild
 
-    def by_sequence(self) -> list[bool]:
-        """For each of its tensors, whether it has a row for each sequence and not for each sample."""
-        return [name == "states" for name, tree in self._present().items() for _ in named_leaves(tree)]
+    def tables(self, stacked: bool = False) -> list[int]:
+        """For each of its tensors what it has a row for; where it is `stacked` its observations are still single ones."""
+        special = {"states": SEQUENCES} | ({"observations": FRAMES} if stacked else {})
+        return [special.get(name, SAMPLES) for name, tree in self._present().items() for _ in named_leaves(tree)]
 
     def _present(self) -> dict[str, Any]:
         return {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) is not None}
@@ -107,16 +112,27 @@ def _gathered(source: Any, positions: Tensor, rows: Tensor, device: torch.device
     flat = flattened(source, kind)
 
     def pick(name: str) -> Any:  # index_select copies whole rows, where indexing goes byte by byte
+        if name == "observations" and source.stacking is not None:
+            return stacks(source, positions, device)
         index = rows if name == "states" else positions
         return None if flat[name] is None else tree_map(lambda leaf: leaf.index_select(0, index).to(device), flat[name])
 
     return kind(**{name: pick(name) for name in flat})
 
 
+def stacks(source: Any, positions: Tensor, device: torch.device) -> Any:
+    """The stacks of observations [B, ...] at flat positions [B]."""
+    rows, last = frame_rows(source, positions).flatten(), source.value_targets.dim() - 1
+    frames = tree_map(lambda leaf: leaf.flatten(0, last).index_select(0, rows).to(device), source.frames)
+    return source.stacking.joined(frames)
+
+
 def flattened(source: Any, kind: type[Minibatch]) -> dict[str, Any]:
     """What a batch of this `kind` is gathered from, by its fields: tensors [rows, ...] that share the storage."""
     last = source.value_targets.dim() - 1
     stored = {f.name: getattr(source, STORED_AS.get(f.name, f.name), None) for f in fields(kind)}
+    if source.stacking is not None:
+        stored["observations"] = source.frames
     return {
         name: None if tree is None else tree_map(lambda leaf: leaf.flatten(0, last), tree)
         for name, tree in stored.items()
@@ -140,11 +156,9 @@ def everything(rollout: Rollout, device: torch.device, kind: type[SomeBatch]) ->
             return gather(rollout, sequence_positions(steps, num_envs, rollout.sequence)[0], device, kind)
         return gather(rollout, sequence_positions(steps, num_envs, steps)[0], device, kind)  # through all of it
     flat = flattened(rollout, kind)
-
-    def moved(tree: Any) -> Any:
-        return None if tree is None else tree_map(lambda leaf: leaf.to(device), tree)
-
-    return kind(**{name: moved(tree) for name, tree in flat.items()})
+    if rollout.stacking is not None:
+        flat["observations"] = stacks(rollout, torch.arange(steps * num_envs), device)
+    return kind(**{name: _to(tree, device) for name, tree in flat.items()})
 
 
 def gather_each(source: Any, indices: list[Tensor], device: torch.device, kind: type[SomeBatch]) -> Iterator[SomeBatch]:
@@ -152,7 +166,7 @@ def gather_each(source: Any, indices: list[Tensor], device: torch.device, kind: 
     last = source.value_targets.dim()
     bytes_each = sum(
         int(np.prod(leaf.shape[last:])) * leaf.element_size() for _, leaf in named_leaves(source.observations)
-    )
+    ) * frames_each(source)
     if bytes_each * sum(index.numel() for index in indices) > MOST_GATHERED_BYTES:
         for index in indices:
             yield gather(source, index, device, kind)
@@ -186,16 +200,24 @@ class Minibatches(Generic[SomeBatch]):
         for batch in gather_each(self.source, list(indices), self.device, self.kind):
             yield batch if self.prepare is None else self.prepare(batch)
 
-    def rows(self) -> tuple[list[Tensor], Callable[[Sequence[Tensor]], SomeBatch], list[bool]]:
-        """All stored samples as tensors [rows, ...] that share the storage, how to make a batch of such rows, and which
-        of them have a row for each sequence.
+    def rows(self) -> tuple[list[Tensor], Callable[[Sequence[Tensor]], SomeBatch], list[int]]:
+        """All stored samples as tensors [rows, ...] that share the storage, how to make a batch of such rows, and by
+        which of the tables they are chosen.
         """
-        whole = self.kind(**flattened(self.source, self.kind))
-        return *whole.tensors(), whole.by_sequence()
+        whole, stacking = self.kind(**flattened(self.source, self.kind)), self.source.stacking
+        tensors, rebuild = whole.tensors()
 
-    def state_rows(self, indices: Sequence[Tensor]) -> Tensor:
-        """Where the states of the sequences at `indices` lie."""
-        return state_rows(self.source, indices)
+        def stacked(leaves: Sequence[Tensor]) -> SomeBatch:
+            batch: SomeBatch = rebuild(leaves)
+            return replace(batch, observations=stacking.joined(batch.observations))
+
+        return tensors, rebuild if stacking is None else stacked, whole.tables(stacking is not None)
+
+    def tables(self, indices: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """The rows of the minibatches at `indices`, one after another: of samples, of sequences, of frames."""
+        positions = torch.cat([index.flatten() for index in indices])
+        frames = frame_rows(self.source, positions).flatten() if self.source.stacking is not None else positions[:0]
+        return positions, state_rows(self.source, indices), frames
 
 
 def _part(tree: Any, start: int, end: int) -> Any:
@@ -263,18 +285,23 @@ def shuffled_sequences(kinds: Sequence[Tensor], count: int, generator: torch.Gen
 
 def over_rollout(function: Callable[..., Tensor], rollout: Rollout, device: torch.device) -> Tensor:
     """`function` of what is seen and of the masks over a whole rollout, [T, N, ...] on the CPU."""
-    if rollout.states is None:
+    if rollout.states is None and rollout.stacking is None:
         return in_chunks(function, (rollout.observations, rollout.masks), 2, device)
-    size, result = chunk_size(tree_map(lambda leaf: leaf.flatten(0, 1), rollout.observations)), None
-    for positions in sequence_positions(rollout.num_steps, rollout.num_envs, rollout.sequence):
-        for part in positions.split(max(1, size // len(positions)), 1):
-            batch = gather(rollout, part, device, Minibatch)
-            found = function(batch.seen, batch.masks).cpu()
-            if result is None:
-                result = found.new_empty(rollout.num_steps * rollout.num_envs, *found.shape[1:])
-            result[part.flatten()] = found
+    steps, num_envs, result = rollout.num_steps, rollout.num_envs, None
+    size = chunk_size(tree_map(lambda leaf: leaf.flatten(0, 1), rollout.observations), frames_each(rollout))
+    parts: list[Tensor] = []
+    if rollout.states is None:
+        parts += torch.arange(steps * num_envs).split(size)
+    for positions in [] if rollout.states is None else sequence_positions(steps, num_envs, rollout.sequence):
+        parts += positions.split(max(1, size // len(positions)), 1)
+    for part in parts:
+        batch = gather(rollout, part, device, Minibatch)
+        found = function(batch.seen, batch.masks).cpu()
+        if result is None:
+            result = found.new_empty(steps * num_envs, *found.shape[1:])
+        result[part.flatten()] = found
     assert result is not None
-    return result.unflatten(0, (rollout.num_steps, rollout.num_envs))
+    return result.unflatten(0, (steps, num_envs))
 
 
 def in_chunks(function: Callable[..., Tensor], inputs: tuple[Any, ...], leading: int, device: torch.device) -> Tensor:
@@ -293,7 +320,12 @@ def _to(tree: Any, device: torch.device) -> Any:
     return None if tree is None else tree_map(lambda leaf: leaf.to(device), tree)
 
 
-def chunk_size(flat_observations: Any) -> int:
+def chunk_size(flat_observations: Any, frames: int = 1) -> int:
     """Images go through a network 256 at a time, where its activations stay in the cache; vectors all together."""
     widest = max(int(np.prod(leaf.shape[1:])) for _, leaf in named_leaves(flat_observations))
-    return 256 if widest >= 1024 else 1 << 16
+    return 256 if frames * widest >= 1024 else 1 << 16
+
+
+def frames_each(source: Any) -> int:
+    """Stored observations that make up one that is seen."""
+    return 1 if source.stacking is None else int(source.stacking.count)

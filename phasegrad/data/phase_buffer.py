@@ -18,6 +18,7 @@ from phasegrad.data.minibatches import Minibatch, gather, sequence_positions, sh
 from phasegrad.data.storage import Rollout, Storage, fill
 from phasegrad.errors import DamagedError
 from phasegrad.models import ActorCritic
+from phasegrad.models.stacking import Stacking
 from phasegrad.tree import named_leaves
 
 MOST_PROBED = 4096  # states that the explained variance before and after a phase is measured on
@@ -41,11 +42,17 @@ class BufferedStates:
     starts: Tensor | None = None
     states: Tensor | None = None  # [kept, T / L, N, K], what pi_old remembers before each sequence
     sequence: int = 0
+    frames: Any = None
+    since: Tensor | None = None
+    stacking: Stacking | None = None
 
 
 def buffered_tensors(rollout: Rollout) -> dict[str, Tensor]:
     """What an auxiliary phase reads of a rollout, by name, without copying."""
-    named = {f"observations.{name}".rstrip("."): leaf for name, leaf in named_leaves(rollout.observations)}
+    observations = rollout.observations if rollout.frames is None else rollout.frames
+    named = {f"observations.{name}".rstrip("."): leaf for name, leaf in named_leaves(observations)}
+    if rollout.since is not None:
+        named["since"] = rollout.since
     named["value_targets"] = rollout.value_targets
     if rollout.states is not None and rollout.starts is not None:
         named |= {"starts": rollout.starts, "states": rollout.states[:1]}  # the others are found anew
@@ -123,6 +130,7 @@ class PhaseBuffer:
             self._old_params = torch.zeros_like(whole.behaviour_params)
         stored = self._old_params.flatten(0, 2)
         held = BufferedStates(whole.observations, whole.masks, whole.value_targets, self._old_params)
+        held.frames, held.since, held.stacking = whole.frames, whole.since, whole.stacking
         if whole.states is not None:
             if self._states is None:
                 self._states = torch.zeros_like(whole.states)

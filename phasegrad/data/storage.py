@@ -15,6 +15,7 @@ from torch import Tensor
 
 from phasegrad.distributions import Distribution
 from phasegrad.errors import DamagedError
+from phasegrad.models.stacking import Stacking
 from phasegrad.tree import tree_map
 
 FLOATS = ("rewards", "values", "next_values", "log_probs", "advantages", "value_targets")
@@ -43,17 +44,24 @@ class Rollout:
     starts: Tensor | None = None  # whether an episode starts with this step, where the policy has a memory
     states: Tensor | None = None  # what it remembered before the first step of each sequence, [T / L, N, K]
     sequence: int = 0  # L
+    frames: Any = None  # where the policy sees stacks of n: the observations after the n - 1 before them, [n - 1 + T, N, ...]
+    since: Tensor | None = None  # and how many steps back the episode of each goes, n - 1 at most
+    stacking: Stacking | None = None
 
     def first(self, steps: int) -> Rollout:
         """The same storage, only its first `steps` steps: for a shorter last rollout."""
-        cut = {name: _cut(tree, steps) for name, tree in self.tensors().items() if name != "states"}
-        if self.states is not None:
-            cut["states"] = self.states[: -(-steps // self.sequence)]
+        cut = self.tensors()
+        states, frames = cut.pop("states"), cut.pop("frames")
+        cut = {name: _cut(tree, steps) for name, tree in cut.items()}
+        if states is not None:
+            cut["states"] = states[: -(-steps // self.sequence)]
+        if self.stacking is not None:
+            cut["frames"] = _cut(frames, steps + self.stacking.count - 1)
         return replace(self, **cut)
 
     def tensors(self) -> dict[str, Any]:
         """What it holds, by name."""
-        return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "sequence"}
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("sequence", "stacking")}
 
     @property
     def num_steps(self) -> int:
@@ -81,22 +89,24 @@ class Storage:
         has_mask: bool,
         state_size: int = 0,
         sequence: int = 0,
+        stacking: Stacking | None = None,
     ) -> None:
         """`state_size` numbers are remembered of an episode, and kept at every `sequence`-th step."""
+        before = 0 if stacking is None else stacking.count - 1
 
-        def allocated(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-            return torch.zeros((count, num_steps, num_envs, *shape), dtype=dtype)
+        def allocated(shape: tuple[int, ...], dtype: torch.dtype, more: int = 0) -> Tensor:
+            return torch.zeros((count, more + num_steps, num_envs, *shape), dtype=dtype)
 
-        def observations_of(space: gym.Space) -> Tensor:
-            return allocated(tuple(space.shape or ()), stored_dtype(space))
+        def frames_of(space: gym.Space) -> Tensor:
+            return allocated(tuple(space.shape or ()), stored_dtype(space), before)
 
         if isinstance(observation_space, gym.spaces.Dict):
-            observations: Any = {name: observations_of(space) for name, space in observation_space.items()}
+            frames: Any = {name: frames_of(space) for name, space in observation_space.items()}
         else:
-            observations = observations_of(observation_space)
+            frames = frames_of(observation_space)
         floats: dict[str, Any] = {name: allocated((), torch.float32) for name in FLOATS}
         self.whole = Rollout(
-            observations=observations,
+            observations=tree_map(lambda leaf: leaf[:, before:], frames),
             actions=allocated(distribution.action_shape, distribution.action_dtype),
             behaviour_params=allocated((distribution.parameter_size,), torch.float32),
             raw_rewards=allocated((), torch.float64),
@@ -108,6 +118,8 @@ class Storage:
         if state_size:
             self.whole.starts, self.whole.sequence = allocated((), torch.bool), sequence
             self.whole.states = torch.zeros(count, num_steps // sequence, num_envs, state_size)
+        if stacking is not None:
+            self.whole.frames, self.whole.since, self.whole.stacking = frames, allocated((), torch.uint8), stacking
         named: dict[str, Any] = self.whole.tensors()
         self.rollouts = [
             replace(self.whole, **{name: _at(tree, index) for name, tree in named.items()}) for index in range(count)
@@ -121,17 +133,27 @@ def stored_dtype(space: gym.Space) -> torch.dtype:
 
 
 def bytes_a_step(
-    observation_space: gym.Space, distribution: Distribution, has_mask: bool, state_size: int = 0, sequence: int = 0
+    observation_space: gym.Space,
+    distribution: Distribution,
+    has_mask: bool,
+    state_size: int = 0,
+    sequence: int = 0,
+    stacking: Stacking | None = None,
 ) -> int:
     """What one stored transition takes."""
-    spaces = (
-        observation_space.spaces.values() if isinstance(observation_space, gym.spaces.Dict) else [observation_space]
-    )
-    observation = sum(int(np.prod(space.shape or (1,))) * stored_dtype(space).itemsize for space in spaces)
+    observation = observation_bytes(observation_space) + (stacking is not None)
     action = int(np.prod(distribution.action_shape or (1,))) * distribution.action_dtype.itemsize
     flags_and_reward = 2 + 8 + (distribution.mask_size if has_mask else 0)
     remembered = 1 + -(-4 * state_size // sequence) if state_size else 0
     return observation + action + 4 * distribution.parameter_size + flags_and_reward + 4 * len(FLOATS) + remembered
+
+
+def observation_bytes(observation_space: gym.Space) -> int:
+    """What one stored observation takes."""
+    spaces = (
+        observation_space.spaces.values() if isinstance(observation_space, gym.spaces.Dict) else [observation_space]
+    )
+    return sum(int(np.prod(space.shape or (1,))) * stored_dtype(space).itemsize for space in spaces)
 
 
 def _at(tree: Any, index: int) -> Any:

@@ -4,6 +4,7 @@
     shared   one trunk, trained by both losses (PPO)
     detach   one trunk; the value head sees it detached in the policy phase (single-network PPG)
 
+With `frame_stack` it is shown stacks of that many observations (models/stacking.py), which `stacking` describes.
 With `memory` each network has a recurrent layer after its encoder, and what is seen is `Sequences` of observations.
 
 Nothing here knows about losses, optimisers or rollouts.
@@ -26,6 +27,7 @@ from phasegrad.models.encoders import build_encoder
 from phasegrad.models.initialisation import fixed_norm_, orthogonal_
 from phasegrad.models.memory import MEMORIES, Memory, Sequences
 from phasegrad.models.scaling import ObservationNormalizer
+from phasegrad.models.stacking import Stacking
 
 
 def head(encoder: Any, outputs: int, gain: float) -> nn.Linear:
@@ -85,16 +87,19 @@ class ActorCritic(nn.Module):
     def __init__(
         self, observation_space: gym.Space, action_space: gym.Space, config: Config, auxiliary: bool = False
     ) -> None:
+        """`observation_space` is that of a single observation."""
         super().__init__()
         self.arch = config.arch
+        self.stacking = Stacking(observation_space, config.frame_stack) if config.frame_stack > 1 else None
+        self.seen_space = observation_space if self.stacking is None else self.stacking.space
         self.distribution = distribution_for(action_space, config.action_distribution)
         self.normalizer = ObservationNormalizer(
-            observation_space, config.normalize_observation, config.clip_observation
+            observation_space, config.normalize_observation, config.clip_observation, self.stacking
         )
 
         def encoder() -> Any:
             return build_encoder(
-                observation_space,
+                self.seen_space,
                 config.encoder,
                 hidden_sizes=config.hidden_sizes,
                 activation=config.activation,

@@ -251,8 +251,8 @@ def shortest_side(space: gym.spaces.Box) -> int:
 
 
 def channels_first(space: gym.spaces.Box) -> bool:
-    """Whether an image is [C, H, W]: its shortest side is the channels'."""
-    return space.shape[0] < space.shape[2]
+    """Whether an image is [C, H, W]: its shortest side is the channels', unless it is a stack, which knows."""
+    return bool(getattr(space, "channels_first", space.shape[0] < space.shape[2]))
 
 
 def flat_width(space: gym.Space) -> int:

@@ -14,25 +14,30 @@ from torch import Tensor, nn
 
 from phasegrad.distributed.moments import merged_moments
 from phasegrad.distributed.ranks import ALONE
+from phasegrad.models.stacking import Stacking
 from phasegrad.tree import named_leaves
 
 EPSILON = 1e-8
 
 
 class ObservationNormalizer(nn.Module):
-    """(s - mean) / std of each Box, of floats or of integers, clipped; images, choices and bits pass through."""
+    """(s - mean) / std of each Box, of floats or of integers, clipped; images, choices and bits pass through.
 
-    def __init__(self, space: gym.Space, enabled: bool, clip: float) -> None:
+    The frames of a stack have one mean and std, those of single observations.
+    """
+
+    def __init__(self, space: gym.Space, enabled: bool, clip: float, stacking: Stacking | None = None) -> None:
+        """`space` is that of single observations; what is normalised are those, or stacks of them."""
         super().__init__()
-        self.clip, self.ranks = clip, ALONE
+        self.clip, self.ranks, self.stacking = clip, ALONE, stacking
         spaces = space.spaces if isinstance(space, gym.spaces.Dict) else {"": space}
         scaled = [name for name, part in sorted(spaces.items()) if _has_a_scale(part)]
         self.names = scaled if enabled else []
         for index, name in enumerate(self.names):
             shape = spaces[name].shape or ()
             self.register_buffer(f"moments_{index}", torch.zeros(3, *shape, dtype=torch.float64))
-            self.register_buffer(f"mean_{index}", torch.zeros(shape))
-            self.register_buffer(f"scale_{index}", torch.ones(shape))
+            self.register_buffer(f"mean_{index}", self._repeated(torch.zeros(shape), name))
+            self.register_buffer(f"scale_{index}", self._repeated(torch.ones(shape), name))
 
     def forward(self, observation: Any) -> Any:
         if not self.names:
@@ -57,8 +62,14 @@ class ObservationNormalizer(nn.Module):
             batch = values.reshape(-1, *moments.shape[1:]).double()
             moments.copy_(merged_moments(moments, batch, self.ranks))
             count, mean, squares = moments.unbind(0)
-            getattr(self, f"mean_{index}").copy_(mean)
-            getattr(self, f"scale_{index}").copy_((squares / count + EPSILON).rsqrt())
+            getattr(self, f"mean_{index}").copy_(self._repeated(mean, name))
+            getattr(self, f"scale_{index}").copy_(self._repeated((squares / count + EPSILON).rsqrt(), name))
+
+    def _repeated(self, numbers: Tensor, name: str) -> Tensor:
+        """Numbers of a single observation's entry as often as there are frames in a stack."""
+        if self.stacking is None:
+            return numbers
+        return self.stacking.joined_entry(numbers.expand(self.stacking.count, *numbers.shape), name)[0]
 
 
 def _has_a_scale(space: gym.Space) -> bool:

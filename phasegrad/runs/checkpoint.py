@@ -14,6 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import safetensors
 import safetensors.torch
 import torch
@@ -21,6 +22,7 @@ from torch import Tensor
 
 from phasegrad.agent import Spaces
 from phasegrad.data.legs import can_be_taken, stored_dtype
+from phasegrad.data.storage import stored_dtype as observation_dtype
 from phasegrad.envs.spaces import flatten, same_form
 from phasegrad.errors import DamagedError, RunError
 from phasegrad.runs.changing import change_from_json
@@ -30,6 +32,7 @@ from phasegrad.runs.pieces import Pieces, PieceStore
 from phasegrad.runs.replacing import LEG, STATE, TENSORS, appearing, current, replacing, staged
 from phasegrad.runs.spaces import space_from_json, space_to_json
 from phasegrad.runs.state import EvaluationRecord
+from phasegrad.tree import named_leaves
 from phasegrad.versions import versions
 
 FORMAT = 2
@@ -119,6 +122,9 @@ def saved_legs(trainer: Trainer) -> dict[str, Any]:
         tensors["running_return"] = ranks.whole(trainer.agent.reward_normalizer.running_return, 0)
     if trainer.run.remembered is not None:
         tensors["remembered"] = ranks.whole(trainer.run.remembered, 0)
+    if trainer.run.stack is not None:
+        for name, leaf in named_leaves(trainer.run.stack):
+            tensors[_stack_name(name)] = ranks.whole(leaf, 0)
     return {"tensors": tensors, "state": {"end": trainer.observations_digest(), "due": trainer.run.checkpoint_due}}
 
 
@@ -200,8 +206,9 @@ def _restore_legs(trainer: Trainer, path: Path, leg: Mapping[str, Any] | None, n
     )
     file = current(path / LEG, leg.get("sha256"))
     damaged = DamagedError(f"{file} is damaged: it does not hold the legs of {config.num_envs} environments.")
-    remembered_bytes = 4 * config.num_envs * agent.model.state_size
-    payload = read_limited(file, now * row + 32 * config.num_envs + remembered_bytes + ROOM_FOR_HEADER)
+    stacks = {} if agent.model.stacking is None else _stacks(agent.model.stacking.space, config.num_envs)
+    carried_bytes = 4 * config.num_envs * agent.model.state_size + sum(stack.nbytes for stack in stacks.values())
+    payload = read_limited(file, now * row + 32 * config.num_envs + carried_bytes + ROOM_FOR_HEADER)
     if hashlib.sha256(payload).hexdigest() != leg.get("sha256"):
         raise DamagedError(f"{file} is damaged: its checksum does not match.")
     checked_header(file)
@@ -222,6 +229,10 @@ def _restore_legs(trainer: Trainer, path: Path, leg: Mapping[str, Any] | None, n
         and (remembered.shape != (config.num_envs, agent.model.state_size) or remembered.dtype != torch.float32)
     ):
         raise damaged
+    for name, wanted in stacks.items() if now else ():
+        found_stack = tensors.get(_stack_name(name))
+        if found_stack is None or found_stack.shape != wanted.shape or found_stack.dtype != wanted.dtype:
+            raise damaged
     first = now - len(actions)
     every = torch.full((config.num_envs,), number)
     found = {"numbers": every, "targets": every, "starts": torch.full_like(every, first)}  # of format 1
@@ -240,6 +251,22 @@ def _restore_legs(trainer: Trainer, path: Path, leg: Mapping[str, Any] | None, n
     trainer.run.played_to, trainer.run.checkpoint_due = str(leg["end"]), bool(leg["due"])
     trainer.agent.reward_normalizer.running_return = None if running is None else ranks.own(running, 0).clone()
     trainer.run.remembered = None if remembered is None else ranks.own(remembered, 0).clone()
+    own_stacks = {name: ranks.own(tensors[_stack_name(name)], 0).clone() for name in stacks if now}
+    trainer.run.stack = (own_stacks.get("") if "" in stacks else own_stacks) if own_stacks else None
+
+
+def _stack_name(entry: str) -> str:
+    """Of an observation's entry in the file; a plain observation has the empty name."""
+    return f"stack.{entry}" if entry else "stack"
+
+
+def _stacks(space: gym.Space, size: int) -> dict[str, Tensor]:
+    """Stacks of that space as they are saved, without memory: their shapes and types."""
+    parts = space.spaces if isinstance(space, gym.spaces.Dict) else {"": space}
+    return {
+        name: torch.empty((size, *(part.shape or ())), dtype=observation_dtype(part), device="meta")
+        for name, part in parts.items()
+    }
 
 
 def _tensors(path: Path, payload: bytes) -> dict[str, Tensor]:

@@ -18,6 +18,7 @@ from phasegrad.agent import Agent
 from phasegrad.compute.devices import pick_threads
 from phasegrad.config import coerce
 from phasegrad.errors import ConfigError, EnvError, PhasegradWarning
+from phasegrad.tree import tree_map
 
 MOST_ENVS = 20  # played side by side
 # Steps of an episode unless asked otherwise: a greedy policy may never end one where there is no time limit.
@@ -73,8 +74,12 @@ class Spectator:
     def before(self, playing: np.ndarray) -> None:
         """Called before each step; `playing` [N] numbers the episode of each environment, -1 for what does not count."""
 
-    def acting(self, observation: envs.Observation, actions: np.ndarray, states: torch.Tensor | None) -> None:
-        """Called between the two, with what the agent sees [N, ...] and does [N, ...], and what it had in mind [N, M]."""
+    def acting(
+        self, observation: envs.Observation, seen: Any, actions: np.ndarray, states: torch.Tensor | None
+    ) -> None:
+        """Called between the two, with the observation [N, ...], what the agent sees (it, or a stack that ends with it)
+        and does [N, ...], and what it had in mind [N, M].
+        """
 
     def after(self, step: envs.Step, playing: np.ndarray) -> bool:
         """Called after each step with what it returned; False ends the evaluation here."""
@@ -174,11 +179,13 @@ def _play(
     starts = 1
     observation, mask = env.reset()
     states = agent.fresh_states(env.num_envs)  # what it remembers of the running episodes
+    stack = agent.stack_of(observation)  # and what it sees of them, where that is more than the last observation
     while (played < quota).any():
         if not ((played < quota) & ~waiting).any():
             env.reseed(envs.env_seeds(seed, starts, env.num_envs, purpose="eval"))
             observation, mask = env.reset()
             states = agent.fresh_states(env.num_envs)
+            stack = agent.stack_of(observation)
             starts += 1
             waiting[:], returns[:], lengths[:] = False, 0.0, 0
             if spectator is not None:
@@ -188,9 +195,10 @@ def _play(
         if spectator is not None:
             spectator.before(playing)
         noise = None if deterministic else agent.distribution.draw_noise((env.num_envs,), generator)
-        actions, after = agent.act(observation, mask, noise, states)
+        seen = observation if stack is None else tree_map(lambda leaf: leaf.numpy(), stack.seen)
+        actions, after = agent.act(seen, mask, noise, states)
         if spectator is not None:
-            spectator.acting(observation, actions, states)
+            spectator.acting(observation, seen, actions, states)
         step = env.step(actions)
         if after is not None:
             after[torch.tensor(step.ended)] = 0.0
@@ -210,6 +218,8 @@ def _play(
         if spectator is not None and not spectator.after(step, playing):
             break
         observation, mask = step.observation, step.action_mask
+        if stack is not None:
+            stack.push(observation, step.ended)
     warn_of_cuts(agent, found, max_steps)
     return found
 

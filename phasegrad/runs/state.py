@@ -62,6 +62,7 @@ class RunState:
     progress: Progress = field(default_factory=Progress)
     evaluations: EvaluationRecord = field(default_factory=EvaluationRecord)
     remembered: Tensor | None = None  # by a policy with a memory, of each environment's running episode [N, K]
+    stack: Any = None  # what a policy that sees several observations at once sees of it [N, ...]
     run_dir: Path | None = None
     overwrite: bool = False  # whether a run there, or what it holds beyond this one's step, may be replaced
     takes_over: bool = False  # whether the run in the run directory is this one, to go on with

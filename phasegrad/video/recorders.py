@@ -104,18 +104,20 @@ class Recorder(Spectator):
         self.playing, self.drawn = playing, self.filmed(playing)
         self.pictures = np.zeros(0) if not self.drawn else self.env.render(self.drawn)
 
-    def acting(self, observation: envs.Observation, actions: np.ndarray, states: torch.Tensor | None) -> None:
+    def acting(
+        self, observation: envs.Observation, seen: Any, actions: np.ndarray, states: torch.Tensor | None
+    ) -> None:
         if not self.drawn:
             return
         assert self.pictures is not None
-        values = self.agent.values(observation, states)
+        values = self.agent.values(seen, states)
         taken = self.own_actions.to_environment(actions, self.env.num_envs)
         for index, picture in zip(self.drawn, self.pictures, strict=True):
-            seen = [array[index] for _, array in named_leaves(observation)]
+            shown = [array[index] for _, array in named_leaves(observation)]
             if self.watch is not None:
-                self.watch.see(index, seen, picture)
+                self.watch.see(index, shown, picture)
             if self.has_flames:
-                picture = with_flames(picture, seen[0], taken[index], int(self.steps[index]))
+                picture = with_flames(picture, shown[0], taken[index], int(self.steps[index]))
             self.last[index] = scaled(picture, self.how.longest_side)
             action = np.asarray(taken[index])
             said = {"action": described(action, self.names), "levels": levels_of(action, self.own_actions.original)}
@@ -221,8 +223,10 @@ class GridRecorder(Recorder):
     def filmed(self, playing: np.ndarray) -> list[int]:
         return [i for i, number in enumerate(playing) if number >= 0 and (i, int(number)) not in self.over]
 
-    def acting(self, observation: envs.Observation, actions: np.ndarray, states: torch.Tensor | None) -> None:
-        super().acting(observation, actions, states)
+    def acting(
+        self, observation: envs.Observation, seen: Any, actions: np.ndarray, states: torch.Tensor | None
+    ) -> None:
+        super().acting(observation, seen, actions, states)
         if self.canvas is not None:
             self.film.write(self.canvas)
 

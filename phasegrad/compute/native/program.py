@@ -21,7 +21,6 @@ from phasegrad.compute.tracing import needed_nodes, operation_name, record
 
 __all__ = ["EpochProgram", "Group", "Program", "Unsupported"]
 
-NONE = torch.empty(0, dtype=torch.int64)
 PRELUDE = Path(__file__).with_name("prelude.h")
 BODY = (
     "static void body(void *const *external, void *const *inputs, void *const *outputs, char *work) {{\n{lines}\n}}\n"
@@ -32,12 +31,11 @@ void call(void *const *external, void *const *inputs, void *const *outputs, char
 }
 """
 EPOCH = """
-enum {{ ROWS = {rows}, SCALARS = {scalars}, METRICS = {metrics}, BATCH = {batch} }};
+enum {{ ROWS = {rows}, SCALARS = {scalars}, METRICS = {metrics} }};
 static const int64_t row_bytes[] = {{ {row_bytes} }}, row_starts[] = {{ {row_starts} }};
-static const int64_t row_counts[] = {{ {row_counts} }}; /* fewer than BATCH: a row for each sequence */
+static const int64_t row_counts[] = {{ {row_counts} }}, row_tables[] = {{ {row_tables} }};
 
-void epoch(void *const *external, void *const *sources, const int64_t *order, const int64_t *sequences, int64_t count,
-           void *const *scalars,
+void epoch(void *const *external, void *const *sources, const int64_t *const *tables, int64_t count, void *const *scalars,
            float *parameters, const struct group *groups, int64_t group_count, float *metrics, char *work) {{
     void *inputs[ROWS + SCALARS], *outputs[1 + METRICS];
     for (int k = 0; k < ROWS; k++) inputs[k] = work + row_starts[k];
@@ -47,8 +45,7 @@ void epoch(void *const *external, void *const *sources, const int64_t *order, co
         float *own = metrics + i * (METRICS + group_count);
         for (int k = 0; k < METRICS; k++) outputs[1 + k] = own + k;
         for (int k = 0; k < ROWS; k++)
-            gather_rows(inputs[k], sources[k], ({by_sequence} & 1LL << k ? sequences : order) + i * row_counts[k],
-                        row_counts[k], row_bytes[k]);
+            gather_rows(inputs[k], sources[k], tables[row_tables[k]] + i * row_counts[k], row_counts[k], row_bytes[k]);
         body(external, inputs, outputs, work);
         for (int64_t g = 0; g < group_count; g++) own[METRICS + g] = move_group(groups + g, parameters, outputs[0]);
     }}
@@ -117,40 +114,32 @@ class Program(_Compiled):
 
 
 class EpochProgram(_Compiled):
-    """Gradient steps over minibatches of `len(examples[0])` rows: gather, gradient, clipping, optimiser, all in one call.
+    """Gradient steps over minibatches of one size: gather, gradient, clipping, optimiser, all in one call.
 
-    `function(*rows, *scalars)` returns the flat gradient and then metrics; the first `rows` examples are minibatch rows.
+    `function(*rows, *scalars)` returns the flat gradient and then metrics.
     """
 
     def __init__(
-        self,
-        function: Callable[..., Sequence[Tensor]],
-        examples: Sequence[Tensor],
-        rows: int,
-        by_sequence: Sequence[bool] = (),
+        self, function: Callable[..., Sequence[Tensor]], examples: Sequence[Tensor], chosen_by: Sequence[int]
     ) -> None:
-        """`by_sequence` says which of the rows there is one of for each sequence, and not for each sample."""
+        """The first examples are the rows of a minibatch; `chosen_by` says by which table each of them is gathered."""
         super().__init__(function, examples)
-        emitter = self.emitter
-        if rows > 63:
-            raise Unsupported("more than 63 entries of a minibatch")
+        emitter, rows = self.emitter, len(chosen_by)
         if any(view.dtype != torch.float32 for view in emitter.outputs):
             raise Unsupported("a model in another precision than float32")
         starts, end = [], emitter.workspace.bytes
         for example in examples[:rows]:
             starts.append(end)
             end += -(-example.nbytes // ALIGNMENT) * ALIGNMENT
-        self.batch = len(examples[0])
-        self.metrics = len(emitter.outputs) - 1
+        self.metrics, self.chosen_by = len(emitter.outputs) - 1, list(chosen_by)
         source = EPOCH.format(
-            rows=rows, scalars=len(examples) - rows, metrics=self.metrics, batch=self.batch, gradient_start=end,
+            rows=rows, scalars=len(examples) - rows, metrics=self.metrics, gradient_start=end,
             row_bytes=", ".join(str(example.nbytes // len(example)) for example in examples[:rows]),
             row_counts=", ".join(str(len(example)) for example in examples[:rows]),
-            by_sequence=f"{sum(1 << k for k, is_one in enumerate(by_sequence) if is_one)}LL",
+            row_tables=", ".join(map(str, chosen_by)),
             row_starts=", ".join(map(str, starts)),
         )  # fmt: skip
-        self.gradient_start, self.rows = end, rows
-        self.sequences = next((len(row) for row, is_one in zip(examples, by_sequence, strict=False) if is_one), 0)
+        self.gradient_start = end
         self.function = library(self.body + source).epoch
         self.function.restype = None
         self.workspace(end + 4 * emitter.outputs[0].size)
@@ -158,24 +147,22 @@ class EpochProgram(_Compiled):
     def run(
         self,
         sources: Sequence[Tensor],
-        order: Tensor,
+        tables: Sequence[Tensor],
+        count: int,
         scalars: Sequence[Tensor],
         parameters: Tensor,
         groups: Sequence[Group],
-        sequences: Tensor = NONE,
     ) -> Tensor:
-        """Step through `order` [count * batch], positions in the rows of `sources`; metrics and norms [count, M + G].
+        """Step through `count` minibatches, one after another in each of the `tables` of rows of `sources`.
 
-        `sequences` [count * S] are positions in those of which there is a row for each sequence.
+        Returns metrics and norms [count, M + G].
         """
-        count = len(order) // self.batch
         results = torch.empty(count, self.metrics + len(groups))
-        source_table, scalar_table = pointers(sources), pointers(scalars)
+        source_table, row_tables, scalar_table = pointers(sources), pointers(tables), pointers(scalars)
         self.function(
             ctypes.c_void_p(self.external.ctypes.data),
             ctypes.c_void_p(source_table.ctypes.data),
-            ctypes.c_void_p(order.data_ptr()),
-            ctypes.c_void_p(sequences.data_ptr()),
+            ctypes.c_void_p(row_tables.ctypes.data),
             ctypes.c_int64(count),
             ctypes.c_void_p(scalar_table.ctypes.data),
             ctypes.c_void_p(parameters.data_ptr()),
@@ -187,18 +174,19 @@ class EpochProgram(_Compiled):
         return results
 
     def gradient_at(
-        self, sources: Sequence[Tensor], order: Tensor, scalars: Sequence[Tensor], sequences: Tensor = NONE
+        self, sources: Sequence[Tensor], tables: Sequence[Tensor], scalars: Sequence[Tensor]
     ) -> tuple[Tensor, Tensor]:
-        """The gradient, valid until the next call, and the metrics [M] of the rows at `order` [batch]; nothing moved."""
-        metrics = self.run(sources, order, scalars, torch.empty(0), [], sequences)[0]
+        """The gradient, valid until the next call, and the metrics [M] of one minibatch; nothing moved."""
+        metrics = self.run(sources, tables, 1, scalars, torch.empty(0), [])[0]
         offset = self.gradient_start + self.work - self._work.ctypes.data
         gradient = self._work[offset : offset + 4 * self.emitter.outputs[0].size].view(np.float32)
         return torch.from_numpy(gradient), metrics
 
     def gradient(self, rows: Sequence[Tensor], scalars: Sequence[Tensor]) -> list[Tensor]:
         """The gradient and metrics of one minibatch, nothing moved: to check the program against torch."""
-        dense, every = [row.contiguous() for row in rows], torch.arange(self.batch)
-        results = self.run(dense, every, scalars, torch.empty(0), [], torch.arange(self.sequences))
+        dense, sizes = [row.contiguous() for row in rows], dict(zip(self.chosen_by, map(len, rows), strict=True))
+        tables = [torch.arange(sizes.get(table, 0)) for table in range(max(self.chosen_by) + 1)]
+        results = self.run(dense, tables, 1, scalars, torch.empty(0), [])
         offset = self.gradient_start + self.work - self._work.ctypes.data
         size = 4 * self.emitter.outputs[0].size
         gradient = torch.from_numpy(self._work[offset : offset + size].view(np.float32).copy())
