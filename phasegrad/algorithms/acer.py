@@ -187,8 +187,8 @@ class ACER(Algorithm):
         self.stepper = self.computation.stepper(optimizers, config.max_grad_norm)
         self.average = AveragePolicy(self.model, self.flat)
         slots = config.replay_capacity // config.batch_size if config.replay_ratio else 0
-        spaces = (agent.observation_space, self.distribution, agent.spaces.has_mask)
-        self.carries = self.memory = ReplayMemory(slots, config.num_steps, config.num_envs, *spaces)
+        kinds = (agent.observation_space, self.distribution, agent.spaces.has_mask, self.model.stacking)
+        self.carries = self.memory = ReplayMemory(slots, config.num_steps, config.num_envs, *kinds)
         return optimizers
 
     def tensors(self) -> dict[str, Tensor]:

@@ -173,14 +173,14 @@ class Collector:
 
     def _value_what_followed(self, rollout: Rollout) -> None:
         rollout.next_values[:-1] = rollout.values[1:]
-        values = self.values(*self._followers())
+        values = self.values(*self.followers())
         rollout.next_values[-1] = values[: rollout.num_envs]
         start = rollout.num_envs
         for t, envs, _ in self._finals:
             rollout.next_values[t, torch.from_numpy(envs)] = values[start : start + len(envs)]
             start += len(envs)
 
-    def _followers(self) -> tuple[Any, Tensor | None]:
+    def followers(self) -> tuple[Any, Tensor | None]:
         """What is seen after the last rollout, then at each end of an episode that was cut, and what is remembered."""
         if self.stack is not None:
             seen = tree_map(lambda *leaves: torch.cat(leaves), self.stack.seen, *self._final_stacks)

@@ -122,7 +122,7 @@ def _gathered(source: Any, positions: Tensor, rows: Tensor, device: torch.device
 
 def stacks(source: Any, positions: Tensor, device: torch.device) -> Any:
     """The stacks of observations [B, ...] at flat positions [B]."""
-    rows, last = frame_rows(source, positions).flatten(), source.value_targets.dim() - 1
+    rows, last = frame_rows(source, positions).flatten(), source.since.dim() - 1
     frames = tree_map(lambda leaf: leaf.flatten(0, last).index_select(0, rows).to(device), source.frames)
     return source.stacking.joined(frames)
 

@@ -1,6 +1,6 @@
 """Trajectories to learn from again: a ring of the latest rollouts, in memory of a size known beforehand.
 
-Observations are kept once, as the environment gave them, with the behaviour policy's parameters, actions, rewards and
+Observations are kept once, as the environment gave them, even where several are seen together, with the behaviour policy's parameters, actions, rewards and
 flags; beside them only what followed each trajectory. A rollout has a number for ever and a slot for a while, and can
 be written and read back by its number. Nothing here knows which algorithm learns from it.
 """
@@ -17,10 +17,11 @@ import torch
 from torch import Tensor
 
 from phasegrad.data.collecting import Collector
-from phasegrad.data.minibatches import Minibatch
+from phasegrad.data.minibatches import Minibatch, stacks
 from phasegrad.data.storage import Rollout, stored_dtype
 from phasegrad.distributions import Distribution
 from phasegrad.errors import DamagedError
+from phasegrad.models.stacking import Stacking
 from phasegrad.tree import named_leaves, tree_map
 
 HEADER_BYTES = 1 << 13  # names, shapes and places of the tensors of one rollout, with bytes to spare
@@ -31,7 +32,7 @@ OBSERVATIONS, NEXT, FINAL = "observations", "next_observations", "final_observat
 class Trajectories:
     """Steps of several environments, [T, N, ...], and what really followed them."""
 
-    observations: Any
+    observations: Any  # as they are seen: stacks where `stacking` says how
     actions: Tensor
     behaviour_params: Tensor  # of the policy that acted, [T, N, P]
     raw_rewards: Tensor  # as the environment gave them
@@ -42,6 +43,9 @@ class Trajectories:
     next_masks: Tensor | None  # [N, A]
     final_positions: Tensor  # [K] places t * N + n where an episode was cut short
     final_observations: Any  # [K, ...] its true last observations
+    frames: Any = None  # what stacks are made of, as a `Rollout` has it
+    since: Tensor | None = None
+    stacking: Stacking | None = None
 
 
 @dataclass
@@ -74,25 +78,34 @@ def replay_batch(
 def trajectories_of(rollout: Rollout, collector: Collector) -> Trajectories:
     """The rollout that `collector` has just collected; its tensors are shared, not copied."""
     positions = [t * rollout.num_envs + envs for t, envs, _ in collector.finals]
-    finals = [final for _, _, final in collector.finals] or [tree_map(lambda leaf: leaf[:0], collector.observation)]
+    followers = tree_map(_as_stored, collector.followers()[0])
     return Trajectories(
-        observations=rollout.observations,
+        observations=rollout.observations if rollout.stacking is None else seen(rollout),
         actions=rollout.actions,
         behaviour_params=rollout.behaviour_params,
         raw_rewards=rollout.raw_rewards,
         terminated=rollout.terminated,
         truncated=rollout.truncated,
         masks=rollout.masks,
-        next_observations=tree_map(_as_stored, collector.observation),
+        next_observations=tree_map(lambda leaf: leaf[: rollout.num_envs], followers),
         next_masks=None if rollout.masks is None or collector.mask is None else torch.from_numpy(collector.mask.copy()),
         final_positions=torch.from_numpy(np.concatenate([np.empty(0, np.int64), *positions])),
-        final_observations=tree_map(lambda *leaves: _as_stored(np.concatenate(leaves)), *finals),
+        final_observations=tree_map(lambda leaf: leaf[rollout.num_envs :], followers),
+        frames=rollout.frames,
+        since=rollout.since,
+        stacking=rollout.stacking,
     )
 
 
-def _as_stored(leaf: np.ndarray) -> Tensor:
-    tensor = torch.from_numpy(leaf.copy())
-    return tensor.float() if tensor.dtype == torch.float64 else tensor
+def seen(source: Any) -> Any:
+    """All stacks [T, N, ...] of what has their frames [n - 1 + T, N, ...]."""
+    shape = source.since.shape
+    found = stacks(source, torch.arange(shape.numel()), torch.device("cpu"))
+    return tree_map(lambda leaf: leaf.unflatten(0, shape), found)
+
+
+def _as_stored(leaf: Tensor) -> Tensor:
+    return leaf.float() if leaf.dtype == torch.float64 else leaf
 
 
 class ReplayMemory:
@@ -106,19 +119,19 @@ class ReplayMemory:
         observation_space: gym.Space,
         distribution: Distribution,
         has_mask: bool,
+        stacking: Stacking | None = None,
     ) -> None:
+        self.stacking = stacking
         self.slots, self.num_steps, self.num_envs = slots, num_steps, num_envs
         self.added = 0  # rollouts so far; the next one gets this number
-        spaces = (
-            dict(observation_space.spaces)
-            if isinstance(observation_space, gym.spaces.Dict)
-            else {"": observation_space}
-        )
+        spaces, seen_spaces = _entries(observation_space), _entries(stacking.space if stacking else observation_space)
+        before = stacking.count - 1 if stacking else 0
         shapes: dict[str, tuple[tuple[int, ...], torch.dtype]] = {}
         for name, space in spaces.items():
-            kind = (tuple(space.shape or ()), stored_dtype(space))
-            shapes[_joined(OBSERVATIONS, name)] = ((num_steps, *kind[0]), kind[1])
-            shapes[_joined(NEXT, name)] = kind
+            shapes[_joined(OBSERVATIONS, name)] = (before + num_steps, *(space.shape or ())), stored_dtype(space)
+            shapes[_joined(NEXT, name)] = tuple(seen_spaces[name].shape or ()), stored_dtype(space)
+        if stacking:
+            shapes["since"] = ((num_steps,), torch.uint8)
         shapes["actions"] = ((num_steps, *distribution.action_shape), distribution.action_dtype)
         shapes["behaviour_params"] = ((num_steps, distribution.parameter_size), torch.float32)
         shapes["raw_rewards"] = ((num_steps,), torch.float32)
@@ -167,8 +180,10 @@ class ReplayMemory:
             "terminated": trajectories.terminated,
             "truncated": trajectories.truncated,
             "masks": trajectories.masks,
+            "since": trajectories.since,
         }
-        steps |= {_joined(OBSERVATIONS, name): leaf for name, leaf in named_leaves(trajectories.observations)}
+        observations = trajectories.observations if trajectories.stacking is None else trajectories.frames
+        steps |= {_joined(OBSERVATIONS, name): leaf for name, leaf in named_leaves(observations)}
         values = {name: leaf.transpose(0, 1) for name, leaf in steps.items() if leaf is not None}
         values |= {_joined(NEXT, name): leaf for name, leaf in named_leaves(trajectories.next_observations)}
         if trajectories.next_masks is not None:
@@ -234,10 +249,11 @@ class ReplayMemory:
     def most_bytes(self) -> int:
         """The most that the held rollouts take in files.
 
-        Beside the memory there is at most as much again of final observations, and of rollouts that have left it but
-        share a file with one that has not; each rollout has a header.
+        Beside the memory there is at most as much again of final observations, or of each frame in their stacks, and of
+        rollouts that have left it but share a file with one that has not; each rollout has a header.
         """
-        return 4 * self.storage_bytes() + 2 * HEADER_BYTES * self.slots
+        finals = self.stacking.count if self.stacking else 1
+        return 2 * (1 + finals) * self.storage_bytes() + 2 * HEADER_BYTES * self.slots
 
     def sample(self, count: int, generator: torch.Generator) -> Trajectories:
         """`count` trajectories drawn uniformly, with replacement, from those held, [T, count, ...]."""
@@ -256,9 +272,9 @@ class ReplayMemory:
             name: torch.stack([final[name] for final in finals]) if finals else picked[_joined(NEXT, name)][:0]
             for name in self._names
         }
-        masks = picked.get("masks")
-        return Trajectories(
-            observations=tree(OBSERVATIONS, True),
+        masks, since, observations = picked.get("masks"), picked.get("since"), tree(OBSERVATIONS, True)
+        sampled = Trajectories(
+            observations=observations,
             actions=_turned(picked["actions"]),
             behaviour_params=_turned(picked["behaviour_params"]),
             raw_rewards=_turned(picked["raw_rewards"]),
@@ -270,6 +286,15 @@ class ReplayMemory:
             final_positions=torch.tensor([t * count + n for n, t in cut], dtype=torch.int64),
             final_observations=final_leaves[""] if self._names == [""] else final_leaves,
         )
+        if since is None:
+            return sampled
+        sampled.frames, sampled.since, sampled.stacking = observations, _turned(since), self.stacking
+        sampled.observations = seen(sampled)
+        return sampled
+
+
+def _entries(space: gym.Space) -> dict[str, gym.Space]:
+    return dict(space.spaces) if isinstance(space, gym.spaces.Dict) else {"": space}
 
 
 def _joined(kind: str, name: str) -> str:

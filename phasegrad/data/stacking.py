@@ -25,7 +25,7 @@ def frame_rows(source: Any, positions: Tensor) -> Tensor:
     Each of its rollouts [T, N] has n - 1 observations before its first step, a stack that is complete: so a frame is as
     far back as its place in the stack, but no further than its episode's start.
     """
-    steps, num_envs = source.value_targets.shape[-2:]
+    steps, num_envs = source.since.shape[-2:]
     before = source.stacking.count - 1
     newest = positions + (positions // (steps * num_envs) + 1) * (before * num_envs)
     since = source.since.flatten()[positions].long()
