@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from phasegrad.algorithms import ALGORITHMS
 from phasegrad.compute import compiled, native
 from phasegrad.compute.checking import FAR, Disagreement, displaced, offsets, require_agreement
-from phasegrad.compute.compiled import CompiledSteps
+from phasegrad.compute.compiled import CompiledSteps, Order
 from phasegrad.compute.native import emit
 from phasegrad.compute.native import program as programs
 from phasegrad.compute.native.pointwise import POINTWISE
@@ -339,9 +339,10 @@ def captured(agent: Any) -> dict[str, tuple[Any, Any, dict[str, float]]]:
 
 def compiled_gradient(steps: CompiledSteps, name: str, loss: Any, batch: Any, scalars: dict[str, float]) -> Tensor:
     rows, rebuild = batch.tensors()
-    numbers, order = steps.recorder.numbers(scalars), torch.arange(len(batch))
+    numbers, order = steps.recorder.numbers(scalars), Order((torch.arange(len(batch)),), 1)
     key = (name, len(batch), False, numbers.key)
-    return steps._program(key, loss, rows, rebuild, order, order, numbers)[0].gradient(rows, numbers.inputs)[0]
+    program = steps._program(key, loss, rows, batch.tables(), rebuild, order, numbers)[0]
+    return program.gradient(rows, numbers.inputs)[0]
 
 
 READ = {
