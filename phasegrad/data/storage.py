@@ -44,7 +44,9 @@ class Rollout:
     starts: Tensor | None = None  # whether an episode starts with this step, where the policy has a memory
     states: Tensor | None = None  # what it remembered before the first step of each sequence, [T / L, N, K]
     sequence: int = 0  # L
-    frames: Any = None  # where the policy sees stacks of n: the observations after the n - 1 before them, [n - 1 + T, N, ...]
+    frames: Any = (
+        None  # where the policy sees stacks of n: the observations after the n - 1 before them, [n - 1 + T, N, ...]
+    )
     since: Tensor | None = None  # and how many steps back the episode of each goes, n - 1 at most
     stacking: Stacking | None = None
 
