@@ -276,6 +276,7 @@ def test_compiled_code_finds_what_autograd_does() -> None:
     compiled, itself = trained_both_ways("ppg", VECTOR, 4, compile="on", **fields)
     ordinary = make("ppg", lambda: RandomEnv(VECTOR), frame_stack=COUNT, **fields)
     ordinary.learn(compiled.progress.step)
+    assert isinstance(compiled, pg.PPG)
     assert compiled.stepper.way == compiled.auxiliary_stepper.way == "compiled"
     assert compiled.computation.actor.runs_program
     same_weights(compiled, itself, within=1e-6)
