@@ -193,6 +193,8 @@ def export_onnx(
         raise RunError(f"{path} is a directory: name a file, such as {path / 'policy.onnx'}.")
     if path.exists() and path.suffix != ".onnx":
         raise RunError(f"{path} exists and is no .onnx file: name another file, or move it away.")
+    if agent.agent.model.stacking is not None:
+        raise RunError("An agent with a frame_stack cannot be exported yet: train with memory, or without frame_stack.")
     onnx, onnxruntime = require("onnx"), require("onnxruntime")
     require("onnxscript")
     player = agent.agent
