@@ -246,7 +246,7 @@ def flops_a_step(agent: Algorithm) -> float:
     from phasegrad.models.memory import Sequences
 
     model, config = agent.model, cast(Any, agent.config)
-    space = agent.agent.observation_space
+    space = model.seen_space
     batch = torch.zeros((8, *space.shape), dtype=torch.uint8)  # type: ignore[misc]
     sequences = Sequences(batch, torch.zeros(8, model.state_size), torch.zeros(8, dtype=torch.bool))
     seen = sequences if model.state_size else batch
