@@ -39,17 +39,17 @@ TASKS: dict[str, Task] = {
     "cartpole": Task(
         "hidden_velocities:CartPoleNoVelocity-v1", "100_000", 500, "--memory gru",
         ppo="--preset cartpole --gamma 0.99 --normalize-observation --normalize-reward",
-        ppg="--preset cartpole --gamma 0.99",
+        ppg="--preset cartpole --gamma 0.99 --normalize-observation --beta-clone 5 --aux-learning-rate 3e-4",
     ),
     "pendulum": Task(
         "hidden_velocities:PendulumNoVelocity-v1", "100_000", -218, "--memory gru",
-        ppo="--preset pendulum --gamma 0.95",
+        ppo="--preset pendulum --gamma 0.95 --num-envs 16 --learning-rate 2e-3",
         ppg="--preset pendulum",
     ),
     "mountaincar": Task(
-        "hidden_velocities:MountainCarContinuousNoVelocity-v0", "150_000", 91, "--memory gru",
-        ppo="--preset classic --gamma 0.999 --entropy-coef 0.01 --normalize-reward",
-        ppg="--preset classic --gamma 0.999 --entropy-coef 0.01",
+        "hidden_velocities:MountainCarContinuousNoVelocity-v0", "300_000", 91, "--memory gru",
+        ppo="--preset classic --gamma 0.999 --entropy-coef 0.01 --initial-std 3 --normalize-reward",
+        ppg="--preset classic --gamma 0.999 --entropy-coef 0.01 --initial-std 3",
     ),
     "minigrid": Task(
         "MiniGrid-MemoryS7-v0", "500_000", 0.9, "--memory gru",
