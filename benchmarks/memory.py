@@ -39,17 +39,17 @@ TASKS: dict[str, Task] = {
     "cartpole": Task(
         "hidden_velocities:CartPoleNoVelocity-v1", "100_000", 500, "--memory gru",
         ppo="--preset cartpole --gamma 0.99 --normalize-observation --normalize-reward",
-        ppg="--preset cartpole --gamma 0.99",
+        ppg="--preset cartpole --gamma 0.99 --normalize-observation --beta-clone 5 --aux-learning-rate 3e-4",
     ),
     "pendulum": Task(
         "hidden_velocities:PendulumNoVelocity-v1", "100_000", -218, "--memory gru",
-        ppo="--preset pendulum --gamma 0.95",
+        ppo="--preset pendulum --gamma 0.95 --num-envs 16 --learning-rate 2e-3",
         ppg="--preset pendulum",
     ),
     "mountaincar": Task(
-        "hidden_velocities:MountainCarContinuousNoVelocity-v0", "150_000", 91, "--memory gru",
-        ppo="--preset classic --gamma 0.999 --entropy-coef 0.01 --normalize-reward",
-        ppg="--preset classic --gamma 0.999 --entropy-coef 0.01",
+        "hidden_velocities:MountainCarContinuousNoVelocity-v0", "300_000", 91, "--memory gru",
+        ppo="--preset classic --gamma 0.999 --entropy-coef 0.01 --initial-std 3 --normalize-reward",
+        ppg="--preset classic --gamma 0.999 --entropy-coef 0.01 --initial-std 3",
     ),
     "minigrid": Task(
         "MiniGrid-MemoryS7-v0", "500_000", 0.9, "--memory gru",
@@ -62,6 +62,12 @@ TASKS: dict[str, Task] = {
 }  # fmt: skip
 # how what is hidden can be made up for, and the options that do it
 POLICIES = {"memory": "", "none": "", "stack": "--frame-stack 4"}
+# what was found on the recorded seeds before the settings above were chosen, on seeds 11 to 14, in its place
+EARLIER = (
+    "CartPole was run on seeds 1, 2, 3 before with other settings: PPO with the preset alone and a GRU gave 467.7, 366.9, 221.9 "
+    "(then rewards and observations were normalised, `gamma` 0.99), PPG with `gamma` 0.99 alone 500, 184.6, 500 (then `beta_clone` "
+    "5, `aux_learning_rate` 3e-4 and normalised observations were chosen)."
+)
 HEADINGS = {"memory": "with a memory", "none": "without", "stack": "4 frames stacked"}
 
 
@@ -117,7 +123,7 @@ def table(rows: list[dict[str, Any]]) -> str:
         + "\n".join(commands)
         + "\n```\n"
     )
-    return about + "\n".join(lines) + "\n" + told
+    return about + "\n".join(lines) + "\n" + told + f"\n{EARLIER}\n"
 
 
 def evaluations(row: dict[str, Any] | None) -> str:
