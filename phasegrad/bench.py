@@ -247,7 +247,7 @@ def flops_a_step(agent: Algorithm) -> float:
 
     model, config = agent.model, cast(Any, agent.config)
     space = model.seen_space
-    batch = torch.zeros((8, *space.shape), dtype=torch.uint8)  # type: ignore[misc]
+    batch = torch.zeros((8, *space.shape), dtype=torch.uint8)
     sequences = Sequences(batch, torch.zeros(8, model.state_size), torch.zeros(8, dtype=torch.bool))
     seen = sequences if model.state_size else batch
 
