@@ -32,6 +32,7 @@ class HiddenVelocities(gym.ObservationWrapper):
     def __init__(self, env: gym.Env) -> None:
         super().__init__(env)
         space = env.observation_space
+        assert isinstance(space, gym.spaces.Box)
         self.observation_space = gym.spaces.Box(space.low[0:4:2], space.high[0:4:2], dtype=space.dtype)
 
     def observation(self, observation):

@@ -112,7 +112,7 @@ def test_each_frame_carries_its_state_its_step_and_the_return_so_far(ramp: pg.PP
         assert right < 6
         assert difference(last, over(episode_return + 7.77, length, title)) > right + 0.5
         seen = np.zeros(1, np.float32)
-        said = {"action": str(int(ramp.agent.predict(seen))), "value": float(ramp.agent.value(seen))}
+        said = {"action": str(int(ramp.agent.predict(seen)[0])), "value": float(ramp.agent.value(seen))}
         first = Caption(0.0, 0, title, "PPO, 0 steps", **said)
         assert difference(frames[start], first) < 6
         for other in ({"action": "8"}, {"value": said["value"] + 77.7}, {"agent": "TRPO, 9,999 steps"}, {"title": ""}):

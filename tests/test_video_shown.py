@@ -152,7 +152,7 @@ def test_actions_and_values_are_the_agents_own(tmp_path: Path, monkeypatch: pyte
     assert [caption.step for caption in said[:-1]] == list(range(length))
     for step, caption in enumerate(said[:-1]):
         seen = np.array([step], np.float32)
-        assert caption.action == str(int(agent.agent.predict(seen)))
+        assert caption.action == str(int(agent.agent.predict(seen)[0]))
         assert caption.value == pytest.approx(float(agent.agent.value(seen)))
         assert caption.agent == "PPO, 64 steps"
     assert len({caption.value for caption in said[:-1]}) == length
