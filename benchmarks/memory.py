@@ -35,6 +35,8 @@ class Task:
     ppg: str
 
 
+REPEAT = "--num-envs 32 --num-steps 64 --num-minibatches 8 --learning-rate 2e-3 --anneal-learning-rate --gamma 0.8"
+PHASES = "--n-pi 8 --e-pi 6 --e-v 6 --e-aux 2 --aux-minibatches 32 --aux-learning-rate 1e-3"
 TASKS: dict[str, Task] = {
     "cartpole": Task(
         "hidden_velocities:CartPoleNoVelocity-v1", "100_000", 500, "--memory gru",
@@ -43,7 +45,7 @@ TASKS: dict[str, Task] = {
     ),
     "pendulum": Task(
         "hidden_velocities:PendulumNoVelocity-v1", "100_000", -218, "--memory gru",
-        ppo="--preset pendulum --gamma 0.95 --num-envs 16 --learning-rate 2e-3",
+        ppo="--preset pendulum --gamma 0.95 --num-envs 16 --learning-rate 2e-3 --hidden-sizes 64",
         ppg="--preset pendulum",
     ),
     "mountaincar": Task(
@@ -55,9 +57,15 @@ TASKS: dict[str, Task] = {
         "MiniGrid-MemoryS7-v0", "500_000", 0.9, "--memory gru",
         ppo="--backend envpool", ppg="--backend envpool",
     ),
-    "repeat": Task(
-        "popgym:popgym-RepeatPreviousEasy-v0", "200_000", 0.9, "--memory gru",
-        ppo="", ppg="",
+    "repeat-previous": Task(
+        "popgym:popgym-RepeatPreviousEasy-v0", "100_000", 0.9, "--memory gru --sequence-length 32",
+        ppo=f"{REPEAT} --epochs 8",
+        ppg=f"{REPEAT} {PHASES}",
+    ),
+    "repeat-first": Task(
+        "popgym:popgym-RepeatFirstEasy-v0", "100_000", 0.9, "--memory gru --sequence-length 32",
+        ppo=f"{REPEAT} --epochs 8",
+        ppg=f"{REPEAT} {PHASES}",
     ),
 }  # fmt: skip
 # how what is hidden can be made up for, and the options that do it
