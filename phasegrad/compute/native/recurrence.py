@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,83 +22,40 @@ def needs_header(lines: list[str]) -> bool:
     return any(line.startswith(("lstm_", "gru_")) for line in lines)
 
 
-class _Call:
-    """One call: sizes, what it reads, what it writes, and scratch that is given back."""
-
-    def __init__(self, emitter: Emitter, name: str, rows: int, states: View, weights: View) -> None:
-        self.emitter, self.name = emitter, name
-        self.count, self.size, self.gates = states.shape[0], weights.shape[0], weights.shape[1] // weights.shape[0]
-        self.arguments = [str(self.count), str(rows // self.count), str(self.size)]
-        self._lent: list[View] = []
-
-    def read(self, *views: View) -> None:
-        for view in views:
-            dense = self.emitter.dense(view)
-            if dense is not view:
-                self._lent.append(dense)
-            self.arguments.append(dense.start)
-
-    def write(self, rows: int, *widths: int) -> list[View]:
-        results = [self.emitter.allocate((rows, width * self.size), torch.float32) for width in widths]
-        self.arguments += [result.start for result in results]
-        return results
-
-    def scratch(self, *shapes: tuple[int, int]) -> None:
-        """Room for these, and for what `product` puts in order."""
-        inner = self.gates * self.size
-        packed = (max(inner, self.size), -(-inner // LANES) * LANES)
-        for shape in (*shapes, packed):
-            self._lent.append(self.emitter.allocate(shape, torch.float32))
-            self.arguments.append(self._lent[-1].start)
-
-    def emit(self) -> None:
-        self.emitter.lines.append(f"{self.name}({', '.join(self.arguments)});")
-        for view in self._lent:
-            self.emitter.workspace.give_back(view.slot)
-
-
-def lstm(emitter: Emitter, example: Any, projected: View, states: View, keep: View, weights: View) -> list[View]:
-    rows = projected.shape[0]
-    call = _Call(emitter, "lstm_forward", rows, states, weights)
-    call.read(projected, states, keep, weights)
-    results = call.write(rows, 1, 1, 4)
-    call.scratch((call.count, call.size))
-    call.emit()
-    return results
-
-
-def lstm_backward(
-    emitter: Emitter, example: Any, grad: View, states: View, keep: View, weights: View, cells: View, gates: View
-) -> View:
-    rows = grad.shape[0]
-    call = _Call(emitter, "lstm_backward", rows, states, weights)
-    call.read(grad, states, keep, weights, cells, gates)
-    (result,) = call.write(rows, 4)
-    call.scratch((call.count, call.size), (call.count, call.size), (4 * call.size, call.size))
-    call.emit()
-    return result
-
-
-def gru(
-    emitter: Emitter, example: Any, projected: View, states: View, keep: View, weights: View, new_bias: View
+def _called(
+    emitter: Emitter, name: str, reads: Sequence[View], widths: Sequence[int], scratch: Sequence[tuple[str, int]]
 ) -> list[View]:
-    rows = projected.shape[0]
-    call = _Call(emitter, "gru_forward", rows, states, weights)
-    call.read(projected, states, keep, weights, new_bias)
-    results = call.write(rows, 1, 4)
-    call.scratch((call.count, call.size), (call.count, 3 * call.size))
-    call.emit()
+    """A call with S, L and H, then what it reads, its results, and scratch that is given back.
+
+    `reads` are [L S, ...] first, states second and weights fourth; results are [L S, width x H]; scratch is for each
+    sequence ("S") or unit of a gate ("G") so many times H, and at last what `product` needs to put a matrix in order.
+    """
+    rows, (size, inner) = reads[0].shape[0], reads[3].shape
+    count = reads[1].shape[0]
+    dense = [emitter.dense(view) for view in reads]
+    lent = [mine for mine, given in zip(dense, reads, strict=True) if mine is not given]
+    results = [emitter.allocate((rows, width * size), torch.float32) for width in widths]
+    shapes = [(count if of == "S" else inner, width * size) for of, width in scratch]
+    work = [emitter.allocate(shape, torch.float32) for shape in [*shapes, (inner, -(-inner // LANES) * LANES)]]
+    sizes = [str(count), str(rows // count), str(size)]
+    arguments = [*sizes, *(view.start for view in [*dense, *results, *work])]
+    emitter.lines.append(f"{name}({', '.join(arguments)});")
+    for view in [*lent, *work]:
+        emitter.workspace.give_back(view.slot)
     return results
 
 
-def gru_backward(
-    emitter: Emitter, example: Any, grad: View, states: View, keep: View, weights: View, outputs: View, gates: View
-) -> View:
-    rows = grad.shape[0]
-    call = _Call(emitter, "gru_backward", rows, states, weights)
-    call.read(grad, states, keep, weights, outputs, gates)
-    (result,) = call.write(rows, 3)
-    size = call.size
-    call.scratch((call.count, size), (call.count, 3 * size), (3 * size, size), (call.count, size))
-    call.emit()
-    return result
+def lstm(emitter: Emitter, example: Any, *reads: View) -> list[View]:
+    return _called(emitter, "lstm_forward", reads, (1, 1, 4), [("S", 1)])
+
+
+def lstm_backward(emitter: Emitter, example: Any, *reads: View) -> View:
+    return _called(emitter, "lstm_backward", reads, (4,), [("S", 1), ("S", 1), ("G", 1)])[0]
+
+
+def gru(emitter: Emitter, example: Any, *reads: View) -> list[View]:
+    return _called(emitter, "gru_forward", reads, (1, 4), [("S", 1), ("S", 3)])
+
+
+def gru_backward(emitter: Emitter, example: Any, *reads: View) -> View:
+    return _called(emitter, "gru_backward", reads, (3,), [("S", 1), ("S", 3), ("G", 1), ("S", 1)])[0]
