@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
+from phasegrad.config import parse_settings
 from phasegrad.errors import ConfigError, DamagedError, PhasegradError, RunError, unknown
 from phasegrad.machine.paths import as_path
 from phasegrad.machine.processors import let_waiting_threads_sleep, usable_processors
@@ -74,7 +75,7 @@ def bench(
 
     `settings`: FIELD=VALUE for all of them. `report` is called before and after each measurement.
     """
-    parsed(settings)
+    parse_settings(settings)
     require_tasks(names)
     runs: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
     for repeat in range(repeats):
@@ -91,14 +92,6 @@ def require_tasks(names: Sequence[str]) -> None:
     for name in names:
         if name not in TASKS:
             raise ConfigError(unknown("task", name, TASKS, f"there are {', '.join(TASKS)}"))
-
-
-def parsed(settings: Sequence[str]) -> dict[str, str]:
-    """Field names and values as written."""
-    for setting in settings:
-        if "=" not in setting:
-            raise ConfigError(f"--set takes FIELD=VALUE such as compile=replay, not {setting!r}.")
-    return dict(setting.split("=", 1) for setting in settings)
 
 
 def read_recorded(option: str, path: str) -> dict[str, Any]:
@@ -147,7 +140,7 @@ def measure(task: Task, seconds: float, settings: Sequence[str] = ()) -> dict[st
     from phasegrad.algorithms import ALGORITHMS
     from phasegrad.runs.session import peak_rss_mb
 
-    given = {**task.fields, **parsed(settings)}
+    given = {**task.fields, **parse_settings(settings)}
     agent = ALGORITHMS[task.algorithm](
         given.pop("env", task.env),
         env_options=task.env_options,

@@ -11,7 +11,7 @@ import json
 import math
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -408,6 +408,14 @@ def coerce_fields(config_class: type[Config], values: Mapping[str, Any]) -> dict
             raise ConfigError(f"Unknown setting {name!r} for {algorithm_name(config_class)}.{nearest(name, fields)}")
         result[name] = coerce(name, value, hints[name], fields[name].metadata)
     return result
+
+
+def parse_settings(settings: Sequence[str]) -> dict[str, str]:
+    """Names and values of FIELD=VALUE texts, as written."""
+    for text in settings:
+        if "=" not in text:
+            raise ConfigError(f"--set takes FIELD=VALUE such as compile=replay, not {text!r}.")
+    return dict(text.split("=", 1) for text in settings)
 
 
 def first_difference(

@@ -345,3 +345,36 @@ def test_a_missing_optuna_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     monkeypatch.setitem(sys.modules, "optuna", None)
     assert main(["tune", "--env", "CartPole-v1"]) == 2
     assert 'pip install "phasegrad[tune]"' in capsys.readouterr().err
+
+
+def test_settings_can_be_fixed_for_all_trials(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = ["--set", "memory=gru", "--set", "memory_size=8", "--set", "gamma=0.9", "--set", "num_envs=4"]
+    search = [
+        "tune",
+        "ppo",
+        "--env",
+        "CartPole-v1",
+        "--total-steps",
+        "256",
+        "--dir",
+        str(tmp_path),
+        "--quiet",
+        "--trials",
+    ]
+    assert main([*search, "2", *given]) == 0
+    best = json.loads((tmp_path / "best.json").read_text())
+    assert {name: best[name] for name in ("memory", "memory_size", "gamma")} == {
+        "memory": "gru", "memory_size": 8, "gamma": 0.9,
+    }  # fmt: skip
+    tried = json.loads((tmp_path / "trials.json").read_text())
+    assert not {"num_envs", "gamma", "memory"} & {name for row in tried for name in row["settings"]}
+    capsys.readouterr()
+    assert main([*search, "3", "--set", "memory=lstm"]) == 2
+    assert "holds a search with settings" in capsys.readouterr().err
+    for wrong, sentence in (
+        ("memory", "--set takes FIELD=VALUE"),
+        ("memroy=gru", "memory"),
+        ("seed=3", "no setting that"),
+    ):
+        assert main([*search[:-3], str(tmp_path / "other"), "--trials", "2", "--set", wrong]) == 2
+        assert sentence in capsys.readouterr().err

@@ -13,6 +13,7 @@ from typing import Any
 
 from phasegrad.algorithms.known import algorithm_names, registered, settings_of
 from phasegrad.cli.values import chosen_checkpoint, coerced, whole_or_none
+from phasegrad.config import coerce_fields, documented_fields, parse_settings
 from phasegrad.errors import ConfigError, RunError, nearest
 from phasegrad.machine.paths import as_path
 from phasegrad.outside import is_outside
@@ -30,7 +31,6 @@ def find_mistakes(options: argparse.Namespace) -> None:
 
 
 def check_train(options: argparse.Namespace) -> None:
-    from phasegrad.config import coerce_fields, documented_fields
     from phasegrad.presets import resolve_config
 
     config_class = settings_of(options.algorithm)
@@ -74,6 +74,7 @@ def check_tune(options: argparse.Namespace) -> None:
         meant = "" if options.algorithm in algorithm_names() else nearest(options.algorithm, SPACES)
         raise ConfigError(f"tune knows a search space for {' and '.join(SPACES)}, not {options.algorithm!r}.{meant}")
     require_env(options.env)
+    parse_settings(options.set)
     coerced("trials", options.trials, int, 1)
     coerced("total_steps", options.steps, int, 1)
     coerced("seed", options.seed, int, 0)

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from phasegrad.cli.values import coerced, whole_or_none
+from phasegrad.config import parse_settings
 from phasegrad.errors import ConfigError, RunError
 
 if TYPE_CHECKING:
@@ -140,6 +141,7 @@ def run_tune(options: argparse.Namespace) -> int:
         folder=options.dir,
         seed=coerced("seed", options.seed, int, 0),
         env_options=options.env_options,
+        settings=parse_settings(options.set),
         report=None if options.quiet else print,
         cluster=options.cluster,
         jobs=whole_or_none("jobs", options.jobs, 1),

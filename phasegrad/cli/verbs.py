@@ -203,6 +203,13 @@ def _add_tune_and_study(verb: AddVerb) -> None:
         tune.add_argument(old, dest=dest, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
     tune.add_argument("--dir", metavar="DIR", help="where trials and result are kept (default: tuning/ENV-ALGORITHM)")
     tune.add_argument("--seed", metavar="N", default="1", help="seed of the search and of its first trial (default 1)")
+    tune.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="FIELD=VALUE",
+        help="a setting of all trials, which is not searched, such as memory=gru",
+    )
     tune.add_argument("--quiet", action="store_true", help="print nothing but the result")
     add_cluster_options(tune)
     tune.add_argument(

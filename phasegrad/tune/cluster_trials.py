@@ -33,6 +33,7 @@ class TrialTask:
     trial_id: int
     parameters: dict[str, Any]
     outside: list[str]  # algorithms that the worker must register
+    settings: dict[str, Any]  # of every trial
 
 
 def run_trials(search: Search, study: Any, trials: int, cluster: Cluster, jobs: int | None) -> None:
@@ -72,6 +73,7 @@ def _task_of(search: Search, trial: Any, trials: int) -> TrialTask:
         trial._trial_id,
         search.draw(trial),
         registered_outside(),
+        search.settings,
     )
 
 
@@ -98,7 +100,8 @@ def try_in_worker(stop: Stop, task: TrialTask) -> tuple[str, float | None]:
     optuna = require_optuna()
     register_entries(task.outside)
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    search = Search(optuna, task.env, task.algorithm, task.steps, task.folder, task.seed, task.env_options, print)
+    given = (task.env, task.algorithm, task.steps, task.folder, task.seed, task.env_options, print, task.settings)
+    search = Search(optuna, *given)
     search.interrupted = stop.asked.is_set
     study = search.join_study(task.trials)
     trial = optuna.trial.Trial(study, task.trial_id)

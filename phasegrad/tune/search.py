@@ -55,13 +55,20 @@ class Search:
         seed: int,
         env_options: dict[str, Any],
         report: Callable[[str], object],
+        settings: Mapping[str, Any] | None = None,
     ) -> None:
+        """`settings` are those of every trial, over its preset's, which are not searched."""
         self.optuna, self.env, self.algorithm, self.seed, self.report = optuna, env, algorithm, seed, report
         self.interrupted: Callable[[], bool] = lambda: False  # asked after each iteration of a trial
         most = max(COMMON["num_envs"].choices)
         self.steps = max(most, steps - steps % most)  # reachable with any number of environments
         # A trial is evaluated once, at its end, by the search: no evaluations of the run's own.
         self.fixed: dict[str, Any] = {"env": env, "env_options": env_options, "torch_threads": 1, "eval_episodes": 0}
+        self.settings = dict(settings or {})
+        for name in self.settings:
+            if name in NOT_IN_PRESET:
+                raise ConfigError(f"{name} is no setting that a search can fix: a preset does not hold it.")
+        self.fixed |= self.settings
         self.trials = 0  # to be tried in all
         self.algorithm_class = ALGORITHMS[algorithm]
         self.folder = as_path(folder or f"tuning/{env.replace('/', '-').replace(':', '-')}-{algorithm}")
@@ -70,7 +77,9 @@ class Search:
         agent = self.algorithm_class(**self.fixed, seed=seed)
         agent.close()
         images = any(is_image(part) for part in _parts(agent))
-        self.space = search_space(algorithm, self.algorithm_class) | ({} if images else VECTORS)
+        space = search_space(algorithm, self.algorithm_class) | ({} if images else VECTORS)
+        given = {"discount_left" if name == "gamma" else name for name in self.settings}
+        self.space = {name: values for name, values in space.items() if name not in given}
         self.baseline = agent.config
 
     def require_own(self) -> None:
@@ -96,7 +105,7 @@ class Search:
         except (ValueError, KeyError, AssertionError) as error:
             raise RunError(f"{self.folder / JOURNAL} is damaged ({error}): use another --dir.") from None
         asked = {"env": self.env, "algorithm": self.algorithm, "steps": self.steps}
-        asked["env_options"] = self.fixed["env_options"]
+        asked |= {"env_options": self.fixed["env_options"], "settings": self.settings}
         for name, value in asked.items():
             before = study.user_attrs.get(name, value)
             if before != value:
@@ -179,7 +188,8 @@ class Search:
 
     def as_fields(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
         fields = dict(parameters)
-        fields["gamma"] = 1 - fields.pop("discount_left")
+        if "discount_left" in fields:
+            fields["gamma"] = 1 - fields.pop("discount_left")
         return fields
 
     def score(self, trial: Any, fields: dict[str, Any]) -> float:
@@ -235,7 +245,7 @@ class Search:
         self.report(trial_line(row, best_row(rows), left, seconds_for(rows, left)))
 
     def settings_of(self, trial: Any) -> dict[str, Any]:
-        return self.as_fields(trial.params) if "discount_left" in trial.params else {}
+        return self.as_fields(trial.params)
 
     def rows(self, study: Any) -> list[dict[str, Any]]:
         """Every trial that counts, as plain data."""

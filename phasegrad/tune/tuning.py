@@ -64,6 +64,7 @@ def tune(
     folder: str | Path | None = None,
     seed: int = 1,
     env_options: Mapping[str, Any] | None = None,
+    settings: Mapping[str, Any] | None = None,
     report: Callable[[str], object] | None = None,
     cluster: str | None = None,
     jobs: int | None = None,
@@ -74,7 +75,7 @@ def tune(
 
     The first trial is the environment's preset. A trial is scored by the mean return of a deterministic evaluation
     after `steps`, and stopped early where its return while learning is below the median of earlier trials. Calling
-    again with the same folder goes on.
+    again with the same folder goes on. `settings` are fixed for all trials, such as {"memory": "gru"}.
 
     With `cluster` ("ray", "ray://HOST:10001" or "ray:HOST:PORT") the trials are tasks of that cluster, as many at a time
     as it has room for at `cpus_per_run` and `gpus_per_run`, and at most `jobs`.
@@ -87,7 +88,7 @@ def tune(
         raise ConfigError(
             f"tune knows a search space for {' and '.join(SPACES)}, not {algorithm!r}.{nearest(algorithm, SPACES)}"
         )
-    search = Search(optuna, env, algorithm, steps, folder, seed, dict(env_options or {}), report or _silent)
+    search = Search(optuna, env, algorithm, steps, folder, seed, dict(env_options or {}), report or _silent, settings)
     return run_search(search, trials, place, jobs)
 
 
