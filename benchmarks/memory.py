@@ -54,7 +54,7 @@ TASKS: dict[str, Task] = {
         ppg="--preset classic --gamma 0.999 --entropy-coef 0.01 --initial-std 3",
     ),
     "minigrid": Task(
-        "MiniGrid-MemoryS7-v0", "500_000", 0.9, "--memory gru",
+        "MiniGrid-MemoryS7-v0", "1_500_000", 0.9, "--memory gru",
         ppo="--backend envpool", ppg="--backend envpool",
     ),
     "repeat-previous": Task(
