@@ -193,7 +193,10 @@ class Agent:
         states = self.fresh_states(size)
         if states is None or state is None:
             return states
-        given = np.asarray(state, dtype=np.float32)
+        try:
+            given = np.asarray(state, dtype=np.float32)
+        except (ValueError, TypeError):
+            raise EnvError("The state is not what predict returned: give that, or None at the start.") from None
         if given.size != states.numel() or given.shape[-1:] != states.shape[1:]:
             raise EnvError(
                 f"The state has shape {given.shape}, but {tuple(states.shape)} is needed: give what predict returned for as "

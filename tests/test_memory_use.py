@@ -303,3 +303,12 @@ def test_the_work_of_a_recurrent_layer_is_counted(memory: str, gates: int, arch:
     acting = layers - policy_head - (value_head if arch == "dual" else 0)
     learning = 3 * (layers - policy_head - value_head)  # backwards twice the work
     assert flops_a_step(with_memory) - flops_a_step(without) == 2 * (acting + 3 * learning)
+
+
+@pytest.mark.parametrize("state", ["abc", object(), {"frames": 1}, [[1.0], [2.0, 3.0]]])
+def test_a_state_that_is_none_gets_a_sentence(state: Any) -> None:
+    agent = pg.PPO(
+        "CartPole-v1", preset="none", memory="gru", memory_size=8, num_envs=2, num_steps=8, num_minibatches=2
+    )
+    with pytest.raises(pg.PhasegradError, match="The state is not what predict returned"):
+        agent.predict(np.zeros(4, np.float32), state)
