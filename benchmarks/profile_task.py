@@ -11,9 +11,10 @@ from typing import Any
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from phasegrad.algorithms import ALGORITHMS
-from phasegrad.bench import TASKS, parsed
+from phasegrad.bench import TASKS
 from phasegrad.compute.native.convolutions import CompiledConvolutions
 from phasegrad.compute.native.program import EpochProgram, Program
+from phasegrad.config import parse_settings
 from phasegrad.data.collecting import Collector
 
 
@@ -46,7 +47,7 @@ def main() -> None:
         (Collector, "collect", "collecting (Python)"),
     ):
         named(owner, method, name)
-    fields = {**task.fields, **parsed(options.set)}
+    fields = {**task.fields, **parse_settings(options.set)}
     fields |= {"seed": 1, "total_steps": 10**9, "eval_episodes": 0}
     agent: Any = ALGORITHMS[task.algorithm](task.env, env_options=task.env_options, **fields)
     named(type(agent.experience.env), "step", "environments")
