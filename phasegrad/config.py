@@ -75,7 +75,7 @@ class Config:
     compile: str = setting(
         "auto",
         "networks on a CPU: on compiles them with the system's C compiler, replay (networks without convolutions) calls "
-        "traced kernels, off is plain autograd; auto takes off for runs below 20,000 steps, else on where there is a "
+        "traced kernels, off is plain autograd; auto takes off for runs below 20,000 steps (4,000 with a memory), else on where there is a "
         "compiler, else replay",
         choices=("auto", "on", "replay", "off"),
     )

@@ -13,9 +13,11 @@ import torch
 from gymnasium import spaces
 from identity_envs import FACTORIES
 from interrupted import resumed_to_the_same_bits
+from machine import needs_compiler
 
 import phasegrad as pg
 from phasegrad.algorithms.surrogate import epoch_of_minibatches
+from phasegrad.compute import native
 from phasegrad.data.minibatches import Batch, epoch_indices, everything, gather, sequence_positions
 from phasegrad.errors import ConfigError, PhasegradWarning
 from phasegrad.models.memory import GRU, LSTM, MEMORIES, Memory, Sequences
@@ -24,6 +26,7 @@ SMALL: dict[str, Any] = {
     "preset": "none", "num_envs": 3, "num_steps": 16, "hidden_sizes": (8,), "memory_size": 8, "sequence_length": 8,
     "eval_episodes": 0, "seed": 5, "torch_threads": 1,
 }  # fmt: skip
+COMPILE = ["off", pytest.param("on", marks=needs_compiler)]
 AUXILIARY = {"n_pi": 2, "num_minibatches": 3, "aux_minibatches": 4, "e_aux": 2}
 # Every algorithm with every architecture it has
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -183,7 +186,7 @@ def test_the_gradient_of_a_whole_model_equals_that_of_single_steps(kind: str, ar
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("compile", ["off", "on"])
+@pytest.mark.parametrize("compile", COMPILE)
 def test_what_is_stored_equals_whole_episodes_step_by_step(case: str, compile: str) -> None:
     """Parameters, values and the values of what followed, truncated episodes' final observations among them."""
     if compile == "on" and case not in ("ppo-dual", "ppg-detach"):
@@ -331,6 +334,7 @@ def test_a_killed_run_ends_with_the_same_bits(case: str, tmp_path: Path) -> None
     assert bool(agent.run.remembered.any())
 
 
+@needs_compiler
 def test_a_killed_compiled_run_ends_with_the_same_bits(tmp_path: Path) -> None:
     agent = made("ppg-dual", "CartPole-v1", compile="on", checkpoint_every=96, run_dir=tmp_path / "whole")
     resumed_to_the_same_bits(agent, 48 * 10, killed_at=48 * 5)
@@ -361,7 +365,7 @@ def test_a_damaged_memory_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("case", ["ppo-dual", "ppo-shared", "ppg-dual", "ppg-detach-head", "a2c", "vpg"])
 def test_compiled_and_traced_updates_find_what_plain_ones_do(case: str, kind: str) -> None:
     found = {}
-    for way in ("off", "replay", "on"):
+    for way in ("off", "replay", *(["on"] if native.compiler() else [])):
         with warnings.catch_warnings():
             warnings.simplefilter("error", PhasegradWarning)
             agent = made(case, memory=kind, compile=way, memory_size=12 if case == "vpg" else 8)
@@ -369,11 +373,12 @@ def test_compiled_and_traced_updates_find_what_plain_ones_do(case: str, kind: st
         assert agent.config.compile == way
         found[way] = agent.flat.data.clone()
     torch.testing.assert_close(found["replay"], found["off"], rtol=1e-5, atol=1e-6)
-    torch.testing.assert_close(found["on"], found["off"], rtol=1e-2, atol=1e-4)
+    if "on" in found:
+        torch.testing.assert_close(found["on"], found["off"], rtol=1e-2, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", FACTORIES)
-@pytest.mark.parametrize("compile", ["off", "on"])
+@pytest.mark.parametrize("compile", COMPILE)
 def test_every_space_trains_with_a_memory(name: str, compile: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error", PhasegradWarning)
@@ -386,7 +391,7 @@ def test_every_space_trains_with_a_memory(name: str, compile: str) -> None:
 def test_images_train_with_a_memory(case: str) -> None:
     image = spaces.Box(0, 255, (8, 8, 3), np.uint8)
     env = lambda: Schedule(spaces.Dict({"image": image, "vector": spaces.Box(-1, 1, (2,))}))
-    agent = made(case, env, compile="off" if case == "trpo" else "on")
+    agent = made(case, env, compile="off" if case == "trpo" or not native.compiler() else "on")
     agent.learn(48 * 3)
     assert torch.isfinite(agent.flat.data).all()
 

@@ -24,6 +24,7 @@ from phasegrad.models.encoders import OWN_ENCODERS, ImageEncoder
 from phasegrad.models.modes import TrainingMode
 
 WORTH_COMPILING = 20_000  # environment steps of a run: a shorter one is over before a second of compiling is repaid
+WORTH_WITH_MEMORY = 4_000  # where plain kernels are many times as slow, step after step of a sequence
 WAYS = {"on": "compiled", "replay": "traced", "off": "plain", "auto": "plain"}
 DESCRIPTIONS = {"on": "compiled", "replay": "traced kernels", "off": "plain kernels"}
 SMALL_BATCH, ANY_BATCH = 256, 1 << 30  # samples that go through a network together: large observations fill the cache
@@ -78,11 +79,12 @@ class Computation:
         """Make the setting `compile` definite: it decides the last bits of a run, so the run's config must say it."""
         config, dense, wanted = self.config, self.flat.is_dense, self.config.compile
         without = "replay" if dense else "off"  # what goes on where nothing can be compiled
+        worth = WORTH_COMPILING if config.memory == "none" else WORTH_WITH_MEMORY
         chosen, why = wanted, ""
         if self.device.type != "cpu" or not (dense or not self.second_derivatives):
             chosen = "off"
-        elif wanted == "auto" and config.total_steps < WORTH_COMPILING:
-            chosen, why = "off", f": compiling pays from {WORTH_COMPILING:,} steps on"
+        elif wanted == "auto" and config.total_steps < worth:
+            chosen, why = "off", f": compiling pays from {worth:,} steps on"
         elif wanted == "replay" or self.flat.data.dtype != torch.float32:
             chosen = "off" if wanted == "off" else without
         elif wanted != "off" and self.ranks.any(native.compiler() is None):
