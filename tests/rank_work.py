@@ -200,8 +200,8 @@ def random_rollout(agent: Algorithm, num_envs: int, dtype: torch.dtype = torch.f
 
 
 def own_part(rollout: Rollout, ranks: parallel.Ranks) -> Rollout:
-    tensors = {f.name: getattr(rollout, f.name) for f in dataclasses.fields(rollout)}
-    return Rollout(**{name: None if t is None else ranks.own(t, 1).contiguous() for name, t in tensors.items()})
+    tensors = {name: None if t is None else ranks.own(t, 1).contiguous() for name, t in rollout.tensors().items()}
+    return dataclasses.replace(rollout, **tensors)
 
 
 def losses(agent: Any) -> dict[str, tuple[Any, list[str], type[Minibatch]]]:

@@ -492,3 +492,24 @@ def test_any_backend(tmp_path: Path) -> None:
         agent = make("ppo", "CartPole-v1", frame_stack=2, backend=backend).learn(96)
         assert agent.evaluate(2, seed=1).lengths
         agent.close()
+
+
+def test_a_single_number_is_normalised_in_every_frame() -> None:
+    agent = pg.PPO(
+        "MountainCarContinuous-v0", preset="none", frame_stack=3, normalize_observation=True, num_envs=2, num_steps=8,
+        num_minibatches=2, eval_episodes=0, env_options={}, seed=1,
+    )  # fmt: skip
+    agent.learn(32)
+    lone = pg.PPO(
+        lambda: gym.wrappers.TransformObservation(
+            gym.make("MountainCarContinuous-v0"), lambda seen: seen[:1], gym.spaces.Box(-2.0, 2.0, (1,), np.float32)
+        ),
+        preset="none", frame_stack=3, normalize_observation=True, num_envs=2, num_steps=8, num_minibatches=2,
+        eval_episodes=0, seed=1,
+    )  # fmt: skip
+    lone.learn(32)
+    for trained, size in ((agent, 2), (lone, 1)):
+        mean = trained.model.normalizer.mean_0
+        assert mean.shape == (3 * size,)
+        assert torch.equal(mean, mean[:size].repeat(3))
+        assert bool(mean.any())

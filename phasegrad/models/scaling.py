@@ -69,7 +69,8 @@ class ObservationNormalizer(nn.Module):
         """Numbers of a single observation's entry as often as there are frames in a stack."""
         if self.stacking is None:
             return numbers
-        return self.stacking.joined_entry(numbers.expand(self.stacking.count, *numbers.shape), name)[0]
+        each = numbers.expand(self.stacking.count, *numbers.shape).contiguous()
+        return self.stacking.joined_entry(each, name)[0]
 
 
 def _has_a_scale(space: gym.Space) -> bool:
