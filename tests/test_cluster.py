@@ -525,8 +525,11 @@ def lose_a_worker(local: Local, pooled: Pooled, folder: Path) -> None:
 def search(local: Local, folder: Path) -> None:
     pytest.importorskip("optuna")
     arguments = ["--env", "CartPole-v1", "--trials", "3", "--steps", "512", "--dir", str(folder)]
-    process = phasegrad(local, "tune", *arguments, "--cluster", local.client)
-    out, err = process.communicate(timeout=PATIENCE)
+    for _ in range(3):
+        process = phasegrad(local, "tune", *arguments, "--cluster", local.client)
+        out, err = process.communicate(timeout=PATIENCE)
+        if "The Ray cluster" not in err:  # its proxy gives a client 30 seconds to start, which a busy machine exceeds
+            break
     assert (process.returncode, err) == (0, "")
     assert out.splitlines()[0] == "Ray cluster joined: 1 node, room for 2 at a time"
     assert "best return" in out

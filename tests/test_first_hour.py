@@ -72,7 +72,7 @@ def test_bash_completes_verbs_options_values_and_files(tmp_path: Path) -> None:
     assert complete_in_bash("phasegrad tune pp", tmp_path) == ["ppo", "ppg"]
     assert complete_in_bash("phasegrad tune ppg --total", tmp_path) == ["--total-steps"]
     assert complete_in_bash("phasegrad train ppg --help", tmp_path) == ["--help", "--help-all"]
-    assert complete_in_bash("phasegrad bench cart", tmp_path) == ["cartpole-4", "cartpole-8"]
+    assert complete_in_bash("phasegrad bench cart", tmp_path) == ["cartpole-4", "cartpole-8", "cartpole-lstm"]
     assert complete_in_bash("phasegrad eval ru", tmp_path) == ["runs"]
     assert "cartpole" in complete_in_bash("phasegrad train ppo --preset ", tmp_path)
 

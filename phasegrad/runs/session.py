@@ -8,7 +8,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -425,10 +425,10 @@ def require_finite_parameters(trainer: Trainer) -> None:
 def rollout_bytes(trainer: Trainer) -> bytes:
     """The latest rollout as a safetensors file."""
     named: dict[str, torch.Tensor] = {}
-    for each in fields(trainer.rollout):  # type: ignore[arg-type]
-        tree = getattr(trainer.rollout, each.name)
-        if tree is not None:
-            named |= {f"{each.name}.{name}".rstrip("."): leaf.contiguous() for name, leaf in named_leaves(tree)}
+    assert trainer.rollout is not None
+    for field, tree in trainer.rollout.tensors().items():
+        if tree is not None:  # copied: what is seen of a stack lies among its frames
+            named |= {f"{field}.{name}".rstrip("."): leaf.clone().contiguous() for name, leaf in named_leaves(tree)}
     return safetensors.torch.save(named)
 
 
