@@ -74,7 +74,8 @@ POLICIES = {"memory": "", "none": "", "stack": "--frame-stack 4"}
 EARLIER = (
     "CartPole was run on seeds 1, 2, 3 before with other settings: PPO with the preset alone and a GRU gave 467.7, 366.9, 221.9 "
     "(then rewards and observations were normalised, `gamma` 0.99), PPG with `gamma` 0.99 alone 500, 184.6, 500 (then `beta_clone` "
-    "5, `aux_learning_rate` 3e-4 and normalised observations were chosen)."
+    "5, `aux_learning_rate` 3e-4 and normalised observations were chosen). All rows with a memory are of recurrent layers whose gates "
+    "began at 0; since then those that keep begin at 1."
 )
 HEADINGS = {"memory": "with a memory", "none": "without", "stack": "4 frames stacked"}
 
