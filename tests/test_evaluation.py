@@ -70,6 +70,17 @@ def test_there_is_a_limit_unless_asked_for(monkeypatch: pytest.MonkeyPatch) -> N
     assert rows[-1]["eval_length_mean"] == 40
 
 
+def test_a_stuck_agent_does_not_wait_for_a_distant_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a game's of 27,000 steps; whoever asks for an evaluation has the environment's own."""
+    monkeypatch.setattr(evaluating, "LEAST_STEPS", 40)
+    agent = pg.PPO(lambda: gym.wrappers.TimeLimit(Endless(), 200), **SMALL | {"eval_episodes": 2})
+    rows: list[dict[str, Any]] = []
+    with pytest.warns(PhasegradWarning, match="2 of 2 evaluation episodes"):
+        agent.learn(16, callback=rows.append)
+    assert rows[-1]["eval_length_mean"] == 40
+    assert agent.evaluate(2).lengths == [200, 200]
+
+
 @pytest.mark.parametrize(
     ("env", "backend", "limit"),
     [("CartPole-v1", "envpool", 500), ("CartPole-v1", "gymnasium", 500), ("CliffWalking-v1", "envpool", None),
