@@ -74,7 +74,7 @@ class Agent:
         self.model.eval()  # but for updates
         self.model.normalizer.ranks = ranks
         self.distribution = self.model.distribution
-        self.bounds = ActionBounds(spaces.action, config.action_bounds)
+        self.bounds = ActionBounds(spaces.action, self.distribution, config.action_bounds)
         gamma = config.gamma if config.reward_gamma is None else config.reward_gamma
         self.reward_normalizer = RewardNormalizer(config.normalize_reward, gamma, config.clip_reward, ranks)
 

@@ -10,7 +10,6 @@ from torch import Tensor
 from torch import distributions as td
 
 from phasegrad.distributions import (
-    LARGEST_UNIFORM,
     Bernoulli,
     Categorical,
     DiagonalGaussian,
@@ -18,6 +17,7 @@ from phasegrad.distributions import (
     MultiCategorical,
     distribution_for,
 )
+from phasegrad.distributions.discrete import LARGEST_UNIFORM
 from phasegrad.errors import EnvError
 
 SIZES = [2, 3, 5]
