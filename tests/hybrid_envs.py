@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium as gym
 import numpy as np
@@ -46,7 +46,7 @@ def leaves(space: gym.Space, value: Any) -> list[tuple[gym.Space, Any]]:
 class HybridIdentityEnv(gym.Env):
     """Observes a random action and pays for taking it: the mean over its parts. Refuses what is no action of its space."""
 
-    metadata = {"render_modes": ["rgb_array"], "render_fps": 10}
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"], "render_fps": 10}
 
     def __init__(self, space: gym.Space | None = None, render_mode: str | None = None) -> None:
         self.action_space = mixed_space() if space is None else space

@@ -172,23 +172,23 @@ class OwnAction(nn.Module):
         self.action_type = torch.from_numpy(np.empty(0, part.dtype)).dtype
         self.shifted = bool(np.any(part.offset))
         self.offset: Tensor
-        self.low: Tensor
-        self.high: Tensor
-        self.half: Tensor
-        self.centre: Tensor
+        self.action_low: Tensor
+        self.action_high: Tensor
+        self.action_half: Tensor
+        self.action_centre: Tensor
         self.register_buffer("offset", torch.as_tensor(np.asarray(part.offset)))
         for name in ("low", "high", "half", "centre"):
             if hasattr(bounds, name):
-                self.register_buffer(name, torch.as_tensor(getattr(bounds, name)).flatten())
+                self.register_buffer(f"action_{name}", torch.as_tensor(getattr(bounds, name)).flatten())
 
     def forward(self, actions: Tensor) -> Tensor:
         if self.distribution.bounded:
             actions = self.distribution.within(actions)
         if self.bounds.continuous:
             if self.bounds.rescale:
-                actions = actions.clamp(-1.0, 1.0) * self.half + self.centre
+                actions = actions.clamp(-1.0, 1.0) * self.action_half + self.action_centre
             else:
-                actions = actions.clamp(self.low, self.high)
+                actions = actions.clamp(self.action_low, self.action_high)
         actions = actions.reshape(-1, *self.shape)
         if self.shifted:
             actions = actions + self.offset

@@ -59,7 +59,8 @@ def levels_of(action: np.ndarray, space: gym.Space) -> tuple[float, ...]:
 
 def said_of(own: ActionAdapter, taken: Any, index: int, names: tuple[str, ...]) -> dict[str, Any]:
     """What a caption says of one environment's action in a batch as it takes them; parts of a Dict or Tuple by name."""
-    texts, levels = [], []
+    texts: list[str] = []
+    levels: list[float] = []
     for part in own.parts:
         action = np.asarray(follow(taken, part.path)[index])
         text = described(action, names)
