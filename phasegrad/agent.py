@@ -136,26 +136,28 @@ class Agent:
         episode_start: Any = None,
         mask: Any = None,
         deterministic: bool = True,
-    ) -> tuple[np.ndarray, Any]:
+    ) -> tuple[Any, Any]:
         """Actions for one observation or a batch, as the environment gives and takes them, and the next `state`.
 
         With a memory or a `frame_stack`, `state` is what the last call returned, or None where nothing has been seen; it
         counts for nothing where `episode_start` [B] says that an episode starts. `mask` [M] or [B, M] says what is allowed; without it an
-        `action_mask` entry of the observation does.
+        `action_mask` entry of the observation does. Where actions are a Dict or Tuple, one observation gets one such
+        action, a batch gets a Dict or Tuple of arrays [B, ...], as gymnasium's vector environments take them; the mask
+        may be nested likewise.
         """
         batch, inside, single = envs.as_batch(self.observing, observation)
         size = len(named_leaves(batch)[0][1])
         masks = self._as_mask(inside if mask is None else mask, size)
-        if masks is None and self.observing.mask_leaf is not None:
+        if masks is None and self.observing.mask_leaves:
             raise EnvError(
                 "The observation has no entry 'action_mask': give it, or the mask as predict(..., mask=...)."
             )
         noise = None if deterministic else self.distribution.draw_noise((size,), torch.default_generator)
-        own = envs.ActionAdapter(self.spaces.original_action)
         seen, states = self._recalled(batch, state, episode_start)
         actions, after = self.act(seen, masks, noise, states)
+        own = envs.ActionAdapter(self.spaces.original_action)
         result = own.to_environment(actions, size)
-        return (result[0] if single else result), self._as_state(state, seen, after, single)
+        return (own.row(result, 0) if single else result), self._as_state(state, seen, after, single)
 
     def value(self, observation: Any, state: Any = None, episode_start: Any = None) -> np.ndarray:
         """V(s) of a batch of observations [B], in the units of the unnormalised reward; `state` as `predict` takes it."""
@@ -214,9 +216,9 @@ class Agent:
         """A mask [B, M]."""
         if mask is None:
             return None
-        own = envs.ActionAdapter(self.spaces.original_action)
-        if own.parts:
-            return own.to_mask(mask, size, "observation")
+        own = envs.ActionAdapter(self.spaces.original_action).masks
+        if own.size:
+            return own.batch(mask, size, "observation")
         bits, wanted = np.asarray(mask, dtype=bool), (size, self.distribution.mask_size)
         if wanted[1] and bits.size != size * wanted[1]:
             raise EnvError(f"The action mask has shape {bits.shape}, but {wanted} is needed.")
@@ -241,14 +243,16 @@ class Agent:
     def require_spaces(self, env: envs.VectorEnv) -> None:
         """Refuse an environment that is not the one this agent was made for."""
         for name, mine in self._described().items():
-            if mine != getattr(env, name):
-                raise EnvError(self._other_space(name, mine, getattr(env, name)))
+            theirs = getattr(env, name)
+            if mine != theirs or (name == "action_space" and _order(mine) != _order(theirs)):
+                raise EnvError(self._other_space(name, mine, theirs))
 
     def require_form(self, env: envs.VectorEnv) -> None:
         """Refuse an environment that this agent cannot act in; another backend's may have other bounds."""
         for name, mine in self._described().items():
             theirs = getattr(env, name)
-            if mine != theirs if name == "has_action_mask" else not envs.same_form(mine, theirs):
+            same = mine == theirs if name == "has_action_mask" else envs.same_form(mine, theirs)
+            if not same or (name == "action_space" and _order(mine) != _order(theirs)):
                 raise EnvError(self._other_space(name, mine, theirs))
 
     def _described(self) -> Mapping[str, Any]:
@@ -274,6 +278,11 @@ def _starts(episode_start: Any, size: int) -> np.ndarray:
     if len(starts) not in (1, size):
         raise EnvError(f"episode_start has {len(starts)} entries for {size} observations.")
     return np.broadcast_to(starts, size).copy()
+
+
+def _order(space: Any) -> list[str]:
+    """The parts of an action in their order, which decides what each number of a stored one means."""
+    return list(space.spaces) if isinstance(space, gym.spaces.Dict) else []
 
 
 def _parts(space: gym.Space) -> list[gym.Space]:

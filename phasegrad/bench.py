@@ -210,7 +210,12 @@ def environments_alone(agent: Algorithm, seconds: float) -> float:
 def _batch(env: Any) -> Any:
     import numpy as np
 
-    return np.stack([np.asarray(env.action_space.sample()) for _ in range(env.num_envs)])
+    from phasegrad import envs
+
+    rows = [env.action_space.sample() for _ in range(env.num_envs)]
+    if isinstance(rows[0], dict):
+        return envs.flat_actions(env.action_space, {name: np.stack([row[name] for row in rows]) for name in rows[0]})
+    return np.stack([np.asarray(row) for row in rows])
 
 
 def product_gflops(seconds: float, wanted: int = 0) -> float:

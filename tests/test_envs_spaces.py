@@ -121,8 +121,10 @@ def test_every_supported_observation_passes_the_check(space: gym.Space, vectoriz
 
 
 def test_unsupported_actions_are_named() -> None:
-    with pytest.raises(EnvError, match=r"The action space Tuple.* is not supported; Discrete, MultiDiscrete"):
-        make(lambda: EchoEnv(spaces.Tuple((spaces.Discrete(2), spaces.Discrete(2)))), num_envs=1, seeds=[0])
+    with pytest.raises(EnvError, match=r"The action space Text.* is not supported; Discrete, MultiDiscrete"):
+        make(lambda: EchoEnv(spaces.Text(3)), num_envs=1, seeds=[0])
+    with pytest.raises(EnvError, match=r"The part '1' of the action space, Text.* is not supported; Discrete"):
+        make(lambda: EchoEnv(spaces.Tuple((spaces.Discrete(2), spaces.Text(3)))), num_envs=1, seeds=[0])
 
 
 def test_actions_of_the_wrong_shape_are_refused() -> None:

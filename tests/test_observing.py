@@ -348,7 +348,7 @@ def test_actions_for_the_environment_never_share_memory() -> None:
     for space in ACTIONS:
         own = pg.envs.ActionAdapter(space)
         shape = (3, *(own.space.shape or ()))
-        actions = np.zeros(shape, own.dtype)
+        actions = np.zeros(shape, own.parts[0].dtype)
         assert not np.may_share_memory(own.to_environment(actions, 3), actions)
 
 

@@ -94,8 +94,9 @@ class Legs:
 
 def stored_dtype(space: gym.Space, dtype: torch.dtype) -> torch.dtype:
     """The smallest type that holds every action of a space whose policy acts in `dtype`."""
-    sizes = _sizes(space)
-    if dtype.is_floating_point or sizes is None or np.max(sizes) > 256:
+    parts = space.spaces.values() if isinstance(space, gym.spaces.Dict) else [space]
+    sizes = [_sizes(part) for part in parts]
+    if dtype.is_floating_point or any(own is None or np.max(own) > 256 for own in sizes):
         return dtype
     return torch.uint8
 
@@ -108,10 +109,28 @@ def _sizes(space: gym.Space) -> np.ndarray | int | None:
 
 def can_be_taken(actions: Tensor, space: gym.Space) -> bool:
     """Whether logged actions [T, N, ...] are such as a policy for this space samples."""
+    if isinstance(space, gym.spaces.Dict):
+        return _parts_can_be_taken(actions, space)
     if isinstance(space, gym.spaces.Box):
         return actions.dtype.is_floating_point and bool(torch.isfinite(actions).all())
     sizes = torch.as_tensor(2 if isinstance(space, gym.spaces.MultiBinary) else _sizes(space))
     return not actions.dtype.is_floating_point and bool(((actions >= 0) & (actions < sizes)).all())
+
+
+def _parts_can_be_taken(actions: Tensor, space: gym.spaces.Dict) -> bool:
+    """The same of actions [T, N, K] whose parts lie side by side: choices beside real numbers are stored as such."""
+    widths = [int(np.prod(part.shape or (), dtype=np.int64)) for part in space.values()]
+    if actions.shape[-1] != sum(widths):
+        return False
+    for part, columns in zip(space.values(), actions.split(widths, -1), strict=True):
+        if not isinstance(part, gym.spaces.Box) and columns.dtype.is_floating_point:
+            if not bool((columns == columns.trunc()).all()):
+                return False
+            columns = columns.long()
+        shape = columns.shape[:-1] if isinstance(part, gym.spaces.Discrete) else columns.shape
+        if not can_be_taken(columns.reshape(shape), part):
+            return False
+    return True
 
 
 def steps_a_leg(restart_every: int, family: str, backend: str, num_envs: int, bytes_a_step: int) -> int:

@@ -4,6 +4,7 @@ from phasegrad.distributions.base import Distribution
 from phasegrad.distributions.choosing import DISTRIBUTIONS, distribution_for, register_distribution
 from phasegrad.distributions.discrete import Bernoulli, Categorical, MultiCategorical
 from phasegrad.distributions.gaussian import DiagonalGaussian
+from phasegrad.distributions.product import Product
 
 __all__ = [
     "DISTRIBUTIONS",
@@ -12,6 +13,7 @@ __all__ = [
     "DiagonalGaussian",
     "Distribution",
     "MultiCategorical",
+    "Product",
     "distribution_for",
     "register_distribution",
 ]

@@ -73,6 +73,10 @@ class Distribution(ABC):
             return {"mean": mean, "std": log_std.exp()}
         return {"logits" if self.mask_size else "params": params}
 
+    def named_actions(self, actions: Tensor) -> dict[str, Tensor]:
+        """Stored actions [..., *action_shape] by name; a distribution with parts has one for each."""
+        return {"action": actions}
+
     def within(self, actions: Tensor) -> Tensor:
         """Stored actions [..., *action_shape] of a `bounded` distribution as numbers from -1 to 1."""
         raise NotImplementedError(f"{type(self).__name__} actions have no bounds of their own.")

@@ -10,11 +10,16 @@ import numpy as np
 from phasegrad.distributions.base import Distribution
 from phasegrad.distributions.discrete import Bernoulli, Categorical, MultiCategorical
 from phasegrad.distributions.gaussian import DiagonalGaussian
+from phasegrad.distributions.product import Product
 from phasegrad.errors import ConfigError, EnvError
 
 
 def distribution_for(space: gym.Space, name: str = "auto") -> Distribution:
-    """The distribution that fits an action space, or the one registered under a name."""
+    """The distribution that fits an action space, or the one registered under a name: where there are parts, for its
+    Boxes.
+    """
+    if has_boxes(space) or (name == "auto" and isinstance(space, NESTED)):
+        return Product({key: distribution_for(part, own_name(part, name)) for key, part in parts_of(space).items()})
     if name != "auto":
         if name not in DISTRIBUTIONS:
             known = ", ".join(("auto", *DISTRIBUTIONS))
@@ -32,6 +37,26 @@ def distribution_for(space: gym.Space, name: str = "auto") -> Distribution:
     if isinstance(space, gym.spaces.Box):
         return gaussian(space)
     raise EnvError(f"Action space {space} is not supported: it must be Discrete, MultiDiscrete, MultiBinary or Box.")
+
+
+NESTED = (gym.spaces.Dict, gym.spaces.Tuple)
+
+
+def parts_of(space: gym.Space) -> dict[str, gym.Space]:
+    """The parts of a Dict or Tuple by name, in their order; none of another space."""
+    if isinstance(space, gym.spaces.Dict):
+        return {str(key): part for key, part in space.spaces.items()}
+    return {str(place): part for place, part in enumerate(space.spaces)} if isinstance(space, gym.spaces.Tuple) else {}
+
+
+def has_boxes(space: gym.Space) -> bool:
+    """Whether a Dict or Tuple has a Box somewhere in it."""
+    return any(isinstance(part, gym.spaces.Box) or has_boxes(part) for part in parts_of(space).values())
+
+
+def own_name(part: gym.Space, name: str) -> str:
+    """What `action_distribution` says for a part: choices have but one distribution."""
+    return name if isinstance(part, gym.spaces.Box) or has_boxes(part) else "auto"
 
 
 def gaussian(space: gym.Space) -> DiagonalGaussian:

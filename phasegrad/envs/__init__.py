@@ -11,12 +11,13 @@ from typing import Any
 
 import gymnasium as gym
 
+from phasegrad.envs.actions import ActionAdapter, flat_actions
 from phasegrad.envs.checker import CheckReport, check
 from phasegrad.envs.contract import Episode, Observation, Step, VectorEnv
 from phasegrad.envs.families import EnvSpec, list_envs, resolve
 from phasegrad.envs.given import as_batch
 from phasegrad.envs.seeding import env_seeds
-from phasegrad.envs.spaces import ActionAdapter, ObservationAdapter, flatten, flatten_observation, same_form
+from phasegrad.envs.spaces import ObservationAdapter, flatten, flatten_observation, same_form
 from phasegrad.errors import ConfigError, EnvError
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "as_batch",
     "check",
     "env_seeds",
+    "flat_actions",
     "flatten",
     "flatten_observation",
     "list_envs",

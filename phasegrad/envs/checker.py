@@ -16,6 +16,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
+from phasegrad.envs.actions import random_actions
 from phasegrad.envs.contract import Observation, Step, VectorEnv
 from phasegrad.envs.families import resolve
 from phasegrad.envs.seeding import env_seeds
@@ -182,7 +183,7 @@ def _run(env: VectorEnv, steps: int, seed: int, tell: _Teller) -> tuple[CheckRep
     compare_returns = getattr(getattr(env, "spec", None), "family", None) != "atari"
     moves, stuck, restarts = False, 0, 0
     for time in range(1, steps + 1):
-        step = env.step(random_actions(env, random, mask))
+        step = env.step(random_actions(env.action_space, env.num_envs, random, mask))
         mask = step.action_mask
         when = f"on step {time}"
         _check_step(step, env, when)
@@ -214,26 +215,6 @@ def _run(env: VectorEnv, steps: int, seed: int, tell: _Teller) -> tuple[CheckRep
         )
     report.mean_return = float(np.mean(finished)) if finished else None
     return report, trajectory
-
-
-def random_actions(env: VectorEnv, random: np.random.Generator, mask: np.ndarray | None) -> np.ndarray:
-    """Actions [N, ...] of a random agent that keeps to the mask."""
-    space = env.action_space
-    if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
-        sizes = [int(space.n)] if isinstance(space, spaces.Discrete) else [int(size) for size in space.nvec]
-        allowed = np.ones((env.num_envs, sum(sizes)), bool) if mask is None else mask
-        columns, start = [], 0
-        for size in sizes:
-            part = allowed[:, start : start + size]
-            columns.append([random.choice(np.flatnonzero(row)) for row in part])
-            start += size
-        actions = np.array(columns, np.int64).T  # [N, choices]
-        return actions[:, 0] if isinstance(space, spaces.Discrete) else actions
-    if isinstance(space, spaces.MultiBinary):
-        return random.integers(0, 2, (env.num_envs, *space.shape)).astype(np.int8)
-    assert isinstance(space, spaces.Box)
-    low, high = np.maximum(space.low, -1e3), np.minimum(space.high, 1e3)
-    return random.uniform(low, high, (env.num_envs, *space.shape)).astype(np.float32)
 
 
 def _check_step(step: Step, env: VectorEnv, when: str) -> None:

@@ -47,8 +47,8 @@ class VectorEnv(ABC):
     num_envs: int
     observation_space: gym.Space  # Box, Discrete, MultiDiscrete, MultiBinary, or a Dict of those without nesting
     original_observation_space: gym.Space  # as the environment has it, with the action mask where it holds one
-    action_space: gym.Space  # Discrete, MultiDiscrete, MultiBinary or Box
-    original_action_space: gym.Space  # as the environment has it: Discrete may start elsewhere than at 0
+    action_space: gym.Space  # Discrete, MultiDiscrete, MultiBinary, Box, or a Dict of those: parts side by side, [N, K]
+    original_action_space: gym.Space  # as the environment has it: nested, Discrete from elsewhere than 0
     has_action_mask: bool = False
     backend: str  # "envpool" or "gymnasium"
     family: str = "other"  # of environments that are about as fast

@@ -15,10 +15,11 @@ import numpy as np
 from gymnasium import spaces
 
 from phasegrad.envs import qt
+from phasegrad.envs.actions import ActionAdapter
 from phasegrad.envs.contract import Episode, Observation, Step, VectorEnv
 from phasegrad.envs.families import EnvSpec
 from phasegrad.envs.pools import Homes, merged
-from phasegrad.envs.spaces import ACTION_MASK, ActionAdapter, ObservationAdapter
+from phasegrad.envs.spaces import ACTION_MASK, ObservationAdapter
 from phasegrad.errors import ConfigError, EnvError, nearest
 from phasegrad.machine.processors import own_processors
 
@@ -61,13 +62,13 @@ class EnvpoolVectorEnv(VectorEnv):
             )  # of envpool's own bounds: nothing a user can mend
             self._adapter = ObservationAdapter(_honest_bounds(self._pool.observation_space), drop)
             self._actions = ActionAdapter(self._pool.action_space)
-        self._actions.dtype = np.dtype(self._pool._spec._action_spec[-1][0])
+        self._actions.parts[0].dtype = np.dtype(self._pool._spec._action_spec[-1][0])
         self.observation_space, self.original_observation_space = self._adapter.space, self._adapter.original
         self.action_space = self._actions.space
         self.original_action_space = self._actions.original
-        self.has_action_mask = self._adapter.mask_leaf is not None
-        if self._adapter.mask_leaf is not None:
-            self._actions.check_mask_space(self._adapter.mask_leaf)
+        self.has_action_mask = bool(self._adapter.mask_leaves)
+        if self._adapter.mask_leaves:
+            self._actions.masks.check_space(self._adapter.mask_leaves)
         # The common case by far, kept free of any conversion.
         plain = self._adapter.leaves[0]
         simple = not self._adapter.nested and not np.any(plain.start) and plain.space.shape == plain.shape
@@ -118,7 +119,7 @@ class EnvpoolVectorEnv(VectorEnv):
         ended = (done | truncated).nonzero()[0]
         if ended.size == 0:
             if mask is not None:
-                mask = self._actions.to_mask(mask, self.num_envs)
+                mask = self._actions.masks.batch(mask, self.num_envs)
             return Step(observation, reward, done, truncated, ended, action_mask=mask)
         return self._finish(state, actions, observation, mask, reward, ended)
 
@@ -153,7 +154,7 @@ class EnvpoolVectorEnv(VectorEnv):
         if mask is not None:
             mask = np.array(mask)
             mask[ended] = first_mask
-            mask = self._actions.to_mask(mask, self.num_envs)
+            mask = self._actions.masks.batch(mask, self.num_envs)
         return Step(observation, reward, terminated, truncated, ended, final, episodes, mask, renewed)
 
     def _restart(
@@ -251,7 +252,7 @@ class EnvpoolVectorEnv(VectorEnv):
             return self._adapter.leaves[0].convert(batch), None
         observation = {leaf.name: leaf.convert(batch[leaf.name]) for leaf in self._adapter.leaves}
         mask = batch[ACTION_MASK] if self.has_action_mask else None
-        return observation, self._actions.to_mask(mask, count) if validate and mask is not None else mask
+        return observation, self._actions.masks.batch(mask, count) if validate and mask is not None else mask
 
     def _make_pool(self, seeds: Sequence[int]) -> Any:
         if self._package == "envpool.procgen":

@@ -43,7 +43,8 @@ def as_batch(adapter: ObservationAdapter, observation: Any) -> tuple[Observation
         if isinstance(leaf.space, CHOICES) and (wrong := outside_choices(flat[leaf.name], leaf.space)).any():
             row = array if single else array[int(np.flatnonzero(wrong)[0])]
             raise EnvError(f"The observation{entry} is {row.tolist()}, which is not in {leaf.original}.")
-    mask = None if adapter.mask_leaf is None else _entry(observation, adapter.mask_leaf)
+    entries = [_entry(observation, leaf) for leaf in adapter.mask_leaves]
+    mask = adapter.mask_of(entries) if all(entry is not None for entry in entries) else None
     return flat if adapter.nested else flat[first.name], mask, single
 
 

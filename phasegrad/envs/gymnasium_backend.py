@@ -14,10 +14,11 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
+from phasegrad.envs.actions import ActionAdapter
 from phasegrad.envs.answers import as_number, checked_reset, require_env, reset_mistake, step_mistake
 from phasegrad.envs.contract import Episode, Observation, Step, VectorEnv
 from phasegrad.envs.families import EnvSpec
-from phasegrad.envs.spaces import ACTION_MASK, ActionAdapter, Leaf, ObservationAdapter, fits_dtype, follow
+from phasegrad.envs.spaces import ACTION_MASK, Leaf, ObservationAdapter, fits_dtype, follow
 from phasegrad.envs.watching import StepTimeout, time_limit
 from phasegrad.errors import ConfigError, EnvError, PhasegradError
 
@@ -62,8 +63,8 @@ class GymnasiumVectorEnv(VectorEnv):
         self.observation_space, self.original_observation_space = self._adapter.space, self._adapter.original
         self.action_space = self._actions.space
         self.original_action_space = self._actions.original
-        if self._adapter.mask_leaf is not None:
-            self._actions.check_mask_space(self._adapter.mask_leaf)
+        if self._adapter.mask_leaves:
+            self._actions.masks.check_space(self._adapter.mask_leaves)
         self._leaves = self._adapter.all_leaves
         only = self._adapter.leaves[0]
         # dtype and shape of an observation that is one array: what needs no further check on every step
@@ -75,8 +76,8 @@ class GymnasiumVectorEnv(VectorEnv):
         self._lengths = np.zeros(self.num_envs, np.int64)
         # Whether infos carry masks shows only once an environment has been reset.
         _, info = self._reset_one(0, self._seeds[0])
-        self._mask_in_info = self._adapter.mask_leaf is None and bool(self._actions.parts) and ACTION_MASK in info
-        self.has_action_mask = self._mask_in_info or self._adapter.mask_leaf is not None
+        self._mask_in_info = not self._adapter.mask_leaves and self._actions.masks.size > 0 and ACTION_MASK in info
+        self.has_action_mask = self._mask_in_info or bool(self._adapter.mask_leaves)
 
     def renew(self, seeds: Sequence[int], chosen: np.ndarray) -> None:
         self._next_seeds = {index: seeds[index] for index in np.flatnonzero(chosen).tolist()}
@@ -124,9 +125,7 @@ class GymnasiumVectorEnv(VectorEnv):
     def step(self, actions: np.ndarray) -> Step:
         if not self._ready:
             raise EnvError("The environments must be reset before the first step.")
-        rows = self._actions.to_environment(actions, self.num_envs)
-        if isinstance(self._actions.original, spaces.Discrete):
-            rows = rows.tolist()  # plain integers: what an environment written for one action expects
+        rows = self._actions.rows(self._actions.to_environment(actions, self.num_envs), self.num_envs)
         self._steps += 1
         self._lengths += 1
         buffers = self._buffers(self.num_envs)
@@ -275,13 +274,13 @@ class GymnasiumVectorEnv(VectorEnv):
             return
         if ACTION_MASK not in info:
             raise EnvError(f"Environment {index} gave an action_mask in its first info, but not on step {self._steps}.")
-        self._actions.check_mask_size(info[ACTION_MASK], index)
-        masks.append(np.array(info[ACTION_MASK]).reshape(-1))
+        masks.append(self._actions.masks.row(info[ACTION_MASK], index))
 
     def _collect_mask(self, buffers: list[np.ndarray], masks: list[Any]) -> np.ndarray | None:
         if not self.has_action_mask:
             return None
-        return self._actions.to_mask(np.stack(masks) if self._mask_in_info else buffers[-1], self.num_envs)
+        mask = np.stack(masks) if self._mask_in_info else self._adapter.mask_of(buffers[len(self._adapter.leaves) :])
+        return self._actions.masks.batch(mask, self.num_envs)
 
 
 class GuardedEnv(gym.Wrapper):
@@ -291,6 +290,7 @@ class GuardedEnv(gym.Wrapper):
         super().__init__(build_env(factory, index))
         self._factory, self._index, self._seed, self._steps = factory, index, seed, 0
         self._adapter = ObservationAdapter(self.env.observation_space)
+        self._masks = ActionAdapter(self.env.action_space).masks
         self._first: Any = None  # what the last reset on a seed gave
         self.next_seed: int | None = None  # to be made anew on when the episode ends
         self.steps_to_wait = 0  # before the first step counts
@@ -312,6 +312,7 @@ class GuardedEnv(gym.Wrapper):
             crash = describe_crash(self._index, self._seed, when, error)
             raise EnvError(reset_mistake(error, self._index) or crash) from error
         self._check(observation)
+        info = self._with_flat_mask(info)
         if seed is not None:
             self._first = copy.deepcopy((observation, info))
         return observation, info
@@ -334,7 +335,13 @@ class GuardedEnv(gym.Wrapper):
         self._check(observation)
         if terminated or truncated:  # the reset that follows may write into the same memory
             observation = copy.deepcopy(observation)
-        return observation, as_number(reward) or 0.0, bool(terminated), bool(truncated), info
+        return observation, as_number(reward) or 0.0, bool(terminated), bool(truncated), self._with_flat_mask(info)
+
+    def _with_flat_mask(self, info: dict[str, Any]) -> dict[str, Any]:
+        """The info with its action mask, if that is a nested one, as one array: gymnasium would take it apart."""
+        if not isinstance(info.get(ACTION_MASK), dict | tuple) or not self._masks.size:
+            return info
+        return {**info, ACTION_MASK: self._masks.row(info[ACTION_MASK], self._index)}
 
     def _check(self, observation: Any) -> None:
         for leaf in self._adapter.all_leaves:

@@ -1,11 +1,11 @@
-"""Turn supported spaces and their batches into the flat form of the contract, and actions back into the environment's.
+"""Turn supported observation spaces and their batches into the flat form of the contract; actions.py has those of actions.
 
 Knows spaces and arrays only: no environments, no backends.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,7 +61,8 @@ def flatten_observation(batch: Any, space: gym.Space | None = None) -> Observati
         return ObservationAdapter(space).observation(batch)
     if not isinstance(batch, dict | tuple):
         return np.asarray(batch)
-    return {name: np.asarray(array) for name, array in _walk_arrays(batch) if name != ACTION_MASK}
+    named = walk_arrays(batch)
+    return {name: np.asarray(array) for name, array in named if name.partition(".")[0] != ACTION_MASK}
 
 
 class ObservationAdapter:
@@ -73,13 +74,13 @@ class ObservationAdapter:
         self.original = space
         self.nested = isinstance(space, spaces.Dict | spaces.Tuple)
         self.leaves: list[Leaf] = []
-        self.mask_leaf: Leaf | None = None
-        for name, path, leaf_space in _walk(space):
-            if path == (ACTION_MASK,):
-                self.mask_leaf = Leaf(name, path, leaf_space, leaf_space, tuple(leaf_space.shape or ()), None)
+        self.mask_leaves: list[Leaf] = []  # one, or several where the action mask is itself a Dict or Tuple
+        for name, path, leaf_space in walk(space):
+            if path[:1] == (ACTION_MASK,):
+                self.mask_leaves.append(Leaf(name, path, leaf_space, leaf_space, tuple(leaf_space.shape or ()), None))
             else:
                 self.leaves.append(_leaf(name, path, leaf_space))
-        self.all_leaves = [*self.leaves, *([self.mask_leaf] if self.mask_leaf is not None else [])]
+        self.all_leaves = [*self.leaves, *self.mask_leaves]
         if not sum(int(np.prod(leaf.shape)) for leaf in self.leaves):
             raise EnvError(f"The observation space {space} has nothing to observe; it needs at least one entry.")
         names = [leaf.name for leaf in self.leaves]
@@ -115,87 +116,15 @@ class ObservationAdapter:
         return rebuilt(self.original, ())
 
     def mask(self, batch: Any) -> Any | None:
-        """The raw action mask inside a nested batch, or None where the space has none."""
-        return None if self.mask_leaf is None else follow(batch, self.mask_leaf.path)
+        """The raw action mask inside a nested batch, or None where the space has none; of a nested mask by dotted name."""
+        return self.mask_of([follow(batch, leaf.path) for leaf in self.mask_leaves])
 
-
-class ActionAdapter:
-    """The action space an agent sees, and the way from its actions to what the environment takes."""
-
-    def __init__(self, original: gym.Space) -> None:
-        self.original = original
-        self.offset: np.ndarray | int = 0
-        self.parts: list[int] = []  # sizes of the groups of an action mask: one per categorical choice
-        self.dtype: np.dtype[Any] = np.dtype(original.dtype) if original.dtype is not None else np.dtype(np.int64)
-        if isinstance(original, spaces.Discrete):
-            self.space: gym.Space = spaces.Discrete(int(original.n))
-            self.offset = int(original.start)
-            self.parts = [int(original.n)]
-        elif isinstance(original, spaces.MultiDiscrete):
-            self.parts = [int(size) for size in original.nvec.reshape(-1)]
-            self.space = spaces.MultiDiscrete(self.parts)
-            self.offset = np.asarray(original.start, np.int64)
-        elif isinstance(original, spaces.MultiBinary):
-            self.space = spaces.MultiBinary(int(np.prod(original.shape)))
-        elif isinstance(original, spaces.Box) and np.issubdtype(original.dtype, np.floating):
-            self.space = to_float32(original)
-        else:
-            raise EnvError(
-                f"The action space {original} is not supported; Discrete, MultiDiscrete, MultiBinary and Box of "
-                "floats are."
-            )
-        self._shape = tuple(self.space.shape or ())
-        self._original_shape = tuple(original.shape or ())
-        self._plain = not np.any(self.offset) and self._shape == self._original_shape
-        self._mask_offsets = np.cumsum([0, *self.parts[:-1]])
-        self.mask_size = sum(self.parts)
-
-    def to_environment(self, actions: np.ndarray, num_envs: int) -> np.ndarray:
-        """`actions` [N, ...] in the environment's own numbering, shape and dtype."""
-        actions = np.asarray(actions)
-        if actions.shape != (num_envs, *self._shape):
-            raise EnvError(
-                f"The actions have shape {actions.shape}, but {num_envs} environments with the action space "
-                f"{self.space} take {(num_envs, *self._shape)}."
-            )
-        if not self._plain:
-            actions = actions.reshape(num_envs, *self._original_shape) + self.offset
-        # Always a copy: the environment may write into what it is given, which is what the policy learns from.
-        return np.array(actions, dtype=self.dtype, order="C")
-
-    def check_mask_space(self, leaf: Leaf) -> None:
-        """Refuse an `action_mask` entry that cannot be the mask of these actions."""
-        if not self.parts:
-            raise EnvError(f"The observation has an action_mask, but the action space {self.original} is not discrete.")
-        if int(np.prod(leaf.shape)) != self.mask_size:
-            raise EnvError(
-                f"The action_mask has shape {leaf.shape}, but the action space {self.original} needs {self.mask_size} "
-                "entries."
-            )
-
-    def check_mask_size(self, mask: Any, index: int) -> None:
-        """Refuse the action mask of environment `index` where it has another size than its actions."""
-        if np.size(mask) != self.mask_size:
-            raise EnvError(
-                f"Environment {index} gave an action_mask of shape {np.shape(mask)}, but its action space "
-                f"{self.original} needs {self.mask_size} entries."
-            )
-
-    def to_mask(self, raw: Any, num_envs: int, of: str = "environment") -> np.ndarray:
-        """An action mask [N, M] bool of environments or observations, with an allowed action for every choice."""
-        mask = np.asarray(raw)
-        if mask.size != num_envs * self.mask_size:
-            several = f"{num_envs} {of}s" if num_envs != 1 else f"one {of}"
-            raise EnvError(
-                f"The action mask has shape {mask.shape}, but {several} with the action space {self.original} "
-                f"need{'s' if num_envs == 1 else ''} {(num_envs, self.mask_size)}."
-            )
-        mask = mask.reshape(num_envs, self.mask_size).astype(bool)
-        allowed = np.logical_or.reduceat(mask, self._mask_offsets, axis=1)  # [N, choices]
-        if not allowed.all():
-            index = int(np.flatnonzero(~allowed.all(axis=1))[0])
-            raise EnvError(f"The action mask of {of} {index} allows no action at all.")
-        return mask
+    def mask_of(self, entries: Sequence[Any]) -> Any | None:
+        """The same from the entries of the mask, in the order of `mask_leaves`."""
+        if not self.mask_leaves or self.mask_leaves[0].path == (ACTION_MASK,):
+            return entries[0] if self.mask_leaves else None
+        names = [".".join(map(str, leaf.path[1:])) for leaf in self.mask_leaves]
+        return dict(zip(names, entries, strict=True))
 
 
 def follow(nested: Any, path: tuple[str | int, ...]) -> Any:
@@ -253,24 +182,26 @@ def to_float32(space: spaces.Box) -> spaces.Box:
     return spaces.Box(low, high, space.shape, np.float32)
 
 
-def _walk(space: gym.Space, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str, tuple[str | int, ...], gym.Space]]:
+def walk(space: gym.Space, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str, tuple[str | int, ...], gym.Space]]:
+    """The plain spaces in a nested one: dotted name, path, space."""
     if isinstance(space, spaces.Dict):
         for key, entry in space.spaces.items():
-            yield from _walk(entry, (*path, key))
+            yield from walk(entry, (*path, key))
     elif isinstance(space, spaces.Tuple):
         for index, entry in enumerate(space.spaces):
-            yield from _walk(entry, (*path, index))
+            yield from walk(entry, (*path, index))
     else:
         yield ".".join(map(str, path)), path, space
 
 
-def _walk_arrays(nested: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+def walk_arrays(nested: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """The entries of nested dicts and tuples by dotted name."""
     if not isinstance(nested, dict | tuple):
         yield prefix, nested
         return
     entries = nested.items() if isinstance(nested, dict) else enumerate(nested)
     for key, entry in entries:
-        yield from _walk_arrays(entry, f"{prefix}.{key}" if prefix else str(key))
+        yield from walk_arrays(entry, f"{prefix}.{key}" if prefix else str(key))
 
 
 def _leaf(name: str, path: tuple[str | int, ...], original: gym.Space) -> Leaf:

@@ -17,6 +17,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
+from phasegrad.envs.actions import ActionAdapter, random_actions
 from phasegrad.envs.answers import require_env, require_space, vector_answer, vector_reset
 from phasegrad.envs.contract import Episode, Observation, Step, VectorEnv
 from phasegrad.envs.gymnasium_backend import (
@@ -29,7 +30,7 @@ from phasegrad.envs.gymnasium_backend import (
     stack_frames,
     without_mission,
 )
-from phasegrad.envs.spaces import ACTION_MASK, ActionAdapter, ObservationAdapter, fits_dtype
+from phasegrad.envs.spaces import ACTION_MASK, ObservationAdapter, fits_dtype
 from phasegrad.envs.watching import StepTimeout, end_with_parent, end_workers, time_limit, unanswering
 from phasegrad.errors import EnvError
 
@@ -108,13 +109,13 @@ class AdaptedVectorEnv(VectorEnv):
         self.observation_space, self.original_observation_space = self._adapter.space, self._adapter.original
         self.action_space = self._actions.space
         self.original_action_space = self._actions.original
-        if self._adapter.mask_leaf is not None:
-            self._actions.check_mask_space(self._adapter.mask_leaf)
+        if self._adapter.mask_leaves:
+            self._actions.masks.check_space(self._adapter.mask_leaves)
         self._returns = np.zeros(self.num_envs)
         self._lengths = np.zeros(self.num_envs, np.int64)
         _, info = vector_reset(self._call("its first reset", source.reset, seed=self._seeds))
-        self._mask_in_info = self._adapter.mask_leaf is None and bool(self._actions.parts) and ACTION_MASK in info
-        self.has_action_mask = self._mask_in_info or self._adapter.mask_leaf is not None
+        self._mask_in_info = not self._adapter.mask_leaves and self._actions.masks.size > 0 and ACTION_MASK in info
+        self.has_action_mask = self._mask_in_info or bool(self._adapter.mask_leaves)
 
     def reset(self) -> tuple[Observation, np.ndarray | None]:
         self._steps = 0
@@ -122,7 +123,7 @@ class AdaptedVectorEnv(VectorEnv):
         self._lengths[:] = 0
         batch, info = vector_reset(self._call("its first reset", self._source.reset, seed=self._seeds))
         mask = self._raw_mask(batch, info)
-        return self._observe(batch), None if mask is None else self._actions.to_mask(mask, self.num_envs)
+        return self._observe(batch), None if mask is None else self._actions.masks.batch(mask, self.num_envs)
 
     def step(self, actions: np.ndarray) -> Step:
         self._steps += 1
@@ -146,7 +147,7 @@ class AdaptedVectorEnv(VectorEnv):
             step.episodes = [Episode(int(i), float(self._returns[i]), int(self._lengths[i])) for i in ended]
             self._returns[ended] = 0.0
             self._lengths[ended] = 0
-        step.action_mask = None if mask is None else self._actions.to_mask(mask, self.num_envs)
+        step.action_mask = None if mask is None else self._actions.masks.batch(mask, self.num_envs)
         return step
 
     def probe(self) -> None:
@@ -180,9 +181,10 @@ class AdaptedVectorEnv(VectorEnv):
                 self._source.close()
 
     def _random_actions(self, random: np.random.Generator, mask: np.ndarray | None) -> np.ndarray:
-        if mask is None or len(self._actions.parts) != 1:
-            return np.stack([self._actions.space.sample() for _ in range(self.num_envs)])
-        return np.array([random.choice(np.flatnonzero(row)) for row in mask])
+        space = self._actions.space
+        if isinstance(space, gym.spaces.Dict) or mask is not None:
+            return random_actions(space, self.num_envs, random, mask)
+        return np.stack([space.sample() for _ in range(self.num_envs)])
 
     def _call(self, when: str, function: Any, *args: Any, **kwargs: Any) -> Any:
         in_time = isinstance(self._source, AsyncVectorEnv) and self._timeout is not None
@@ -230,8 +232,8 @@ class AdaptedVectorEnv(VectorEnv):
         return copy.deepcopy(self._adapter.observation(batch))
 
     def _raw_mask(self, batch: Any, info: dict[str, Any]) -> np.ndarray | None:
-        if self._adapter.mask_leaf is not None:
-            return np.array(self._adapter.mask(batch))
+        if self._adapter.mask_leaves:
+            return np.array(self._actions.masks.gathered(self._adapter.mask(batch), self.num_envs))
         if not self._mask_in_info:
             return None
         given = info.get(f"_{ACTION_MASK}", np.ones(self.num_envs, bool))
@@ -240,9 +242,7 @@ class AdaptedVectorEnv(VectorEnv):
             raise EnvError(
                 f"Environment {missing} gave an action_mask in its first info, but not on step {self._steps}."
             )
-        for index, row in enumerate(info[ACTION_MASK]):
-            self._actions.check_mask_size(row, index)
-        return np.stack([np.array(row).reshape(-1) for row in info[ACTION_MASK]])
+        return self._actions.masks.rows(info[ACTION_MASK], self.num_envs)
 
     def _final_from_info(self, info: dict[str, Any], ended: np.ndarray) -> Observation | None:
         """The last observations [K, ...] a same-step environment left in its info, or None where it left none."""
@@ -281,11 +281,13 @@ class AdaptedVectorEnv(VectorEnv):
             )
         step.observation = first
         if mask is not None:
-            given = self._adapter.mask(batch) if self._adapter.mask_leaf is not None else info.get(ACTION_MASK)
+            masks = self._actions.masks
+            given = self._adapter.mask(batch) if self._adapter.mask_leaves else info.get(ACTION_MASK)
             if given is None:
                 raise EnvError(f"The reset of environments {step.ended.tolist()} gave no action_mask.")
+            rows = masks.rows(given, self.num_envs) if isinstance(given, dict) else given
             for index in step.ended:
-                mask[index] = np.array(given[index]).reshape(mask[index].shape)
+                mask[index] = masks.row(rows[index], int(index))
         return mask
 
     def _refusal(self, ended: np.ndarray) -> str:

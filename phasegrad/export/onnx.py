@@ -24,6 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from phasegrad import envs
+from phasegrad.distributions import Distribution, Product
 from phasegrad.errors import RunError
 from phasegrad.export.parity import (
     TOLERANCE,
@@ -41,10 +42,12 @@ from phasegrad.versions import versions
 
 if TYPE_CHECKING:
     from phasegrad.agent import Agent
+    from phasegrad.data.action_bounds import ActionBounds
+    from phasegrad.envs.actions import ActionPart
     from phasegrad.runs.contract import Trainer
 
 OPSET = 18
-OBSERVATION, MASK, STATE, NOISE = "observation", "action_mask", "state", "noise"
+OBSERVATION, MASK, STATE, NOISE, ACTION = "observation", "action_mask", "state", "noise", "action"
 
 
 @dataclass(frozen=True)
@@ -98,20 +101,11 @@ class ExportedPolicy(nn.Module):
             self.register_buffer(f"start_{index}", torch.as_tensor(np.asarray(0 if leaf.start is None else leaf.start)))
         self.has_mask, self.has_memory = agent.spaces.has_mask, agent.model.state_size > 0
         self.value_scale = float(agent.reward_normalizer.std)
-        self.adapter = agent.bounds
         own = envs.ActionAdapter(agent.spaces.original_action)
-        self.shape = tuple(agent.spaces.original_action.shape or ())
-        self.action_type = torch.from_numpy(np.empty(0, own.dtype)).dtype
-        self.shifted = bool(np.any(own.offset))
-        self.offset: Tensor
-        self.action_low: Tensor
-        self.action_high: Tensor
-        self.action_half: Tensor
-        self.action_centre: Tensor
-        self.register_buffer("offset", torch.as_tensor(np.asarray(own.offset)))
-        for name in ("low", "high", "half", "centre"):
-            if hasattr(agent.bounds, name):
-                self.register_buffer(f"action_{name}", torch.as_tensor(getattr(agent.bounds, name)).flatten())
+        self.names = [f"{ACTION}.{part.name}" if part.name else ACTION for part in own.parts]
+        kinds = self.distribution.parts.values() if isinstance(self.distribution, Product) else [self.distribution]
+        pieces = zip(own.parts, kinds, agent.bounds.parts or [agent.bounds], strict=True)
+        self.actions = nn.ModuleList([OwnAction(*piece) for piece in pieces])
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         entries = {leaf.name: self.flat(index, inputs[index]) for index, leaf in enumerate(self.leaves)}
@@ -124,7 +118,7 @@ class ExportedPolicy(nn.Module):
         else:
             params = self.model.policy(observation, mask)
         actions = self.distribution.mode(params) if self.deterministic else self.distribution.sample(params, inputs[-1])
-        outputs = [self.for_environment(actions)]
+        outputs = self.for_environment(actions)
         if self.with_log_prob:
             outputs.append(self.distribution.log_prob(params, actions))
         if self.with_value:
@@ -141,24 +135,19 @@ class ExportedPolicy(nn.Module):
         wanted = tuple(leaf.space.shape or ())
         return entry if wanted == leaf.shape else entry.reshape(-1, *wanted)
 
-    def for_environment(self, actions: Tensor) -> Tensor:
-        """Clipped or rescaled, in the environment's own numbering, shape and type: what `predict` returns."""
-        if self.adapter.continuous:
-            if self.adapter.rescale:
-                actions = actions.clamp(-1.0, 1.0) * self.action_half + self.action_centre
-            else:
-                actions = actions.clamp(self.action_low, self.action_high)
-        actions = actions.reshape(-1, *self.shape)
-        if self.shifted:
-            actions = actions + self.offset
-        return actions.to(self.action_type)
+    def for_environment(self, actions: Tensor) -> list[Tensor]:
+        """What `predict` returns, by part."""
+        if not isinstance(self.distribution, Product):
+            return [self.actions[0](actions)]
+        taken = self.distribution.divided(actions).values()
+        return [own(piece) for own, piece in zip(self.actions, taken, strict=True)]
 
     def input_names(self) -> list[str]:
         names = [leaf.name or OBSERVATION for leaf in self.leaves]
         return names + [MASK] * self.has_mask + [STATE] * self.has_memory + [NOISE] * (not self.deterministic)
 
     def output_names(self) -> list[str]:
-        names = ["action"] + ["log_prob"] * self.with_log_prob + ["value"] * self.with_value
+        names = self.names + ["log_prob"] * self.with_log_prob + ["value"] * self.with_value
         return names + ["next_state"] * self.has_memory
 
     def require_names(self) -> None:
@@ -173,6 +162,39 @@ class ExportedPolicy(nn.Module):
                 )
 
 
+class OwnAction(nn.Module):
+    """From a sampled action, or a part of one, to the environment's own: clipped or rescaled, numbered, shaped and typed."""
+
+    def __init__(self, part: ActionPart, distribution: Distribution, bounds: ActionBounds) -> None:
+        super().__init__()
+        self.distribution, self.bounds = distribution, bounds
+        self.shape = tuple(part.original.shape or ())
+        self.action_type = torch.from_numpy(np.empty(0, part.dtype)).dtype
+        self.shifted = bool(np.any(part.offset))
+        self.offset: Tensor
+        self.action_low: Tensor
+        self.action_high: Tensor
+        self.action_half: Tensor
+        self.action_centre: Tensor
+        self.register_buffer("offset", torch.as_tensor(np.asarray(part.offset)))
+        for name in ("low", "high", "half", "centre"):
+            if hasattr(bounds, name):
+                self.register_buffer(f"action_{name}", torch.as_tensor(getattr(bounds, name)).flatten())
+
+    def forward(self, actions: Tensor) -> Tensor:
+        if self.distribution.bounded:
+            actions = self.distribution.within(actions)
+        if self.bounds.continuous:
+            if self.bounds.rescale:
+                actions = actions.clamp(-1.0, 1.0) * self.action_half + self.action_centre
+            else:
+                actions = actions.clamp(self.action_low, self.action_high)
+        actions = actions.reshape(-1, *self.shape)
+        if self.shifted:
+            actions = actions + self.offset
+        return actions.to(self.action_type)
+
+
 def export_onnx(
     agent: Trainer,
     path: str | Path,
@@ -183,9 +205,10 @@ def export_onnx(
 ) -> Export:
     """Write the agent's policy to `path` and check it against `predict` in onnxruntime.
 
-    Outputs: `action` [batch, ...]; with `with_log_prob` `log_prob` [batch] of the action before clipping or rescaling;
+    Outputs: `action` [batch, ...], or where actions are a Dict or Tuple one for each part, such as `action.move`; with `with_log_prob` `log_prob` [batch] of the action before clipping or rescaling;
     with `with_value` `value` [batch] in units of the unnormalised reward. With `deterministic=False` the action is
-    sampled from an input `noise` [batch, K]: standard normal for continuous actions, uniform in [0, 1) for the rest.
+    sampled from an input `noise` [batch, K]: standard normal for continuous actions, uniform in [0, 1) for the rest;
+    that of parts is side by side, as an `action_mask` is, in the order of the action space.
     An agent with a memory takes an input `state` [batch, M], zeros where an episode starts, and puts out `next_state`.
     """
     path = as_path(path)

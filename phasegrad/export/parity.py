@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from phasegrad import envs
+from phasegrad.envs.spaces import follow
 from phasegrad.errors import PhasegradError, RunError
 from phasegrad.runs.evaluation import evaluation_env, release
 from phasegrad.tree import named_leaves, tree_map
@@ -189,20 +190,23 @@ def largest_difference(agent: Agent, found: dict[str, np.ndarray], batch: Sample
     noise = torch.from_numpy(batch.noise).to(agent.device)
     predicted, after = agent.predict(given, batch.states, batch.starts, batch.masks)
     if deterministic:
-        wanted = predicted
+        wanted = _by_part(agent, predicted)
         taken = agent.distribution.mode(params)
     else:
         taken = agent.distribution.sample(params, noise)
         wanted = _as_predicted(agent, taken)
     same = np.ones(len(batch), bool)
-    if agent.distribution.is_continuous:
-        differences = [_relative(found["action"], wanted)]
-    else:
+    differences = []
+    nearby: list[dict[str, np.ndarray]] = []
+    for name, own in wanted.items():
+        if own.dtype.kind == "f":
+            differences.append(_relative(found[name], own))
+            continue
         # Rounding may decide between actions that are equally likely; any other disagreement is an error.
-        same = (found["action"] == wanted).reshape(len(batch), -1).all(1)
-        nearby = [_as_predicted(agent, option) for option in _options(agent, params, noise, deterministic)]
-        fine = np.logical_or.reduce([found["action"] == option for option in nearby])
-        differences = [0.0 if fine.all() else float("inf")]
+        same &= (found[name] == own).reshape(len(batch), -1).all(1)
+        nearby = nearby or [_as_predicted(agent, option) for option in _options(agent, params, noise, deterministic)]
+        fine = np.logical_or.reduce([found[name] == option[name] for option in nearby])
+        differences.append(0.0 if fine.all() else float("inf"))
     if "log_prob" in found:
         differences.append(
             _relative(found["log_prob"][same], agent.distribution.log_prob(params, taken).cpu().numpy()[same])
@@ -242,9 +246,15 @@ def _options(agent: Agent, params: Tensor, noise: Tensor, deterministic: bool) -
     return options + [distribution.mode(params + shift) for shift in (ramp, -ramp, TOLERANCE, -TOLERANCE)]
 
 
-def _as_predicted(agent: Agent, actions: Tensor) -> np.ndarray:
+def _as_predicted(agent: Agent, actions: Tensor) -> dict[str, np.ndarray]:
     own = envs.ActionAdapter(agent.spaces.original_action)
-    return own.to_environment(agent.bounds(actions.cpu().numpy()), len(actions))
+    return _by_part(agent, own.to_environment(agent.bounds(actions.cpu().numpy()), len(actions)))
+
+
+def _by_part(agent: Agent, batch: Any) -> dict[str, np.ndarray]:
+    """Actions as `predict` returns them by the names of a file's outputs."""
+    parts = envs.ActionAdapter(agent.spaces.original_action).parts
+    return {f"action.{part.name}" if part.name else "action": follow(batch, part.path) for part in parts}
 
 
 def _relative(found: np.ndarray, wanted: np.ndarray, unit: float = 1.0) -> float:

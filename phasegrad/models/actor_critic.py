@@ -21,7 +21,8 @@ import torch
 from torch import Tensor, nn
 
 from phasegrad.config import Config
-from phasegrad.distributions import Distribution, distribution_for
+from phasegrad.distributions import Distribution, Product, distribution_for
+from phasegrad.distributions.choosing import parts_of
 from phasegrad.errors import ConfigError
 from phasegrad.models.encoders import build_encoder
 from phasegrad.models.initialisation import fixed_norm_, orthogonal_
@@ -68,6 +69,26 @@ class PolicyHead(nn.Module):
         if self.mean_tanh:
             mean = mean.tanh()
         return self.distribution.masked(torch.cat([mean, log_std], -1), mask)
+
+
+class ProductHead(nn.Module):
+    """The same where actions have several parts: a head for each, in their order."""
+
+    def __init__(self, encoder: Any, distribution: Product, action_space: gym.Space, config: Config) -> None:
+        super().__init__()
+        self.distribution = distribution
+        pairs = zip(distribution.parts.values(), parts_of(action_space).values(), strict=True)
+        self.parts = nn.ModuleList([policy_head(encoder, part, space, config) for part, space in pairs])
+
+    def forward(self, features: Tensor, mask: Tensor | None) -> Tensor:
+        masks = self.distribution.divided_mask(mask)
+        return torch.cat([part(features, allowed) for part, allowed in zip(self.parts, masks, strict=True)], -1)
+
+
+def policy_head(encoder: Any, distribution: Distribution, action_space: gym.Space, config: Config) -> nn.Module:
+    """The head that an action distribution needs."""
+    kind: Any = ProductHead if isinstance(distribution, Product) else PolicyHead
+    return kind(encoder, distribution, action_space, config)
 
 
 def fixed_std(space: gym.Space, config: Config) -> Tensor:
@@ -117,7 +138,7 @@ class ActorCritic(nn.Module):
         self.policy_encoder = encoder()
         self.policy_memory = memory(self.policy_encoder)
         policy_trunk = self.policy_memory or self.policy_encoder
-        self.policy_head = PolicyHead(policy_trunk, self.distribution, action_space, config)
+        self.policy_head = policy_head(policy_trunk, self.distribution, action_space, config)
         self.value_encoder = encoder() if self.arch == "dual" else None
         self.value_memory = None if self.value_encoder is None else memory(self.value_encoder)
         value_trunk = self.value_memory or self.value_encoder or policy_trunk

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import Any
 
 import gymnasium as gym
@@ -48,8 +49,9 @@ def space_from_json(data: Any, depth: int = 0) -> gym.Space:
             raise ValueError(depth)
         kind = data["kind"]
         if kind == "Dict":
+            # In the order of the file: gymnasium would sort a plain dict.
             return gym.spaces.Dict(
-                {str(name): space_from_json(part, depth + 1) for name, part in data["spaces"].items()}
+                OrderedDict((str(name), space_from_json(part, depth + 1)) for name, part in data["spaces"].items())
             )
         if kind == "Tuple":
             return gym.spaces.Tuple([space_from_json(part, depth + 1) for part in data["spaces"]])

@@ -22,7 +22,7 @@ STEPS = "steps"
 
 
 def write_steps(run_dir: Path, step: int, rollout: Rollout, distribution: Distribution, ranks: Ranks) -> None:
-    """Raw rewards [T, N], sampled actions [T, N, ...] and the policy: mean and std of a Gaussian, else logits."""
+    """Raw rewards [T, N], sampled actions [T, N, ...] and the policy: mean and std of a Gaussian, else logits; of parts by name."""
     stored = (rollout.behaviour_params, rollout.raw_rewards, rollout.actions, rollout.terminated, rollout.truncated)
     params, rewards, actions, terminated, truncated = (ranks.whole(tensor, 1).numpy() for tensor in stored)
     if not ranks.is_first:
@@ -30,14 +30,17 @@ def write_steps(run_dir: Path, step: int, rollout: Rollout, distribution: Distri
     policy: dict[str, Any] = {
         name: part.numpy() for name, part in distribution.described(torch.from_numpy(params)).items()
     }
+    taken: dict[str, Any] = {
+        name: part.numpy() for name, part in distribution.named_actions(torch.from_numpy(actions)).items()
+    }
     path = run_dir / STEPS / f"step-{step:012d}.npz"
     with writing(path), _opened(path) as file:
         np.savez(
             file,
             reward=rewards,
-            action=actions,
             terminated=terminated,
             truncated=truncated,
+            **taken,
             **policy,
         )
 

@@ -42,7 +42,7 @@ def random_return(env_id: str, options: Mapping[str, Any], backend: str = "auto"
                     f"Episodes of {env_id} hardly end under random actions: give the score of a random policy as `random`."
                 )
             steps += 1
-            for episode in env.step(np.asarray(actions.sample())).episodes:
+            for episode in env.step(envs.flat_actions(env.action_space, actions.sample())).episodes:
                 returns[episode.env].append(episode.episode_return)
         return float(np.mean([found[:quota] for found in returns]))
     finally:

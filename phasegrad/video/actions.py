@@ -8,6 +8,9 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from phasegrad.envs import ActionAdapter
+from phasegrad.envs.spaces import follow
+
 MOST_NUMBERS = 3  # that are written; more are drawn
 # Discrete actions by the environment's name without its version; what they do, where a documented name says the opposite
 # of what one sees (LunarLander's "left engine" is the one that drives it to the left, and fires to the right).
@@ -52,3 +55,15 @@ def levels_of(action: np.ndarray, space: gym.Space) -> tuple[float, ...]:
     bounded = np.isfinite(low) & np.isfinite(high) & (high > low)
     span = np.where(bounded, high - low, 2.0)
     return tuple((2 * (action.reshape(-1) - np.where(bounded, low, -1.0)) / span - 1).tolist())
+
+
+def said_of(own: ActionAdapter, taken: Any, index: int, names: tuple[str, ...]) -> dict[str, Any]:
+    """What a caption says of one environment's action in a batch as it takes them; parts of a Dict or Tuple by name."""
+    texts: list[str] = []
+    levels: list[float] = []
+    for part in own.parts:
+        action = np.asarray(follow(taken, part.path)[index])
+        text = described(action, names)
+        texts += [f"{part.name} {text}".lstrip()] if text else []
+        levels += levels_of(action, part.original)
+    return {"action": "  ".join(texts), "levels": tuple(levels)}

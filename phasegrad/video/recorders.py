@@ -15,7 +15,7 @@ import torch
 from phasegrad import envs
 from phasegrad.runs.evaluation import Spectator, play
 from phasegrad.tree import named_leaves
-from phasegrad.video.actions import described, levels_of, names_of
+from phasegrad.video.actions import names_of, said_of
 from phasegrad.video.captions import Caption, captioned
 from phasegrad.video.film import Film, scaled
 from phasegrad.video.flames import with_flames
@@ -117,10 +117,9 @@ class Recorder(Spectator):
             if self.watch is not None:
                 self.watch.see(index, shown, picture)
             if self.has_flames:
-                picture = with_flames(picture, shown[0], taken[index], int(self.steps[index]))
+                picture = with_flames(picture, shown[0], self.own_actions.row(taken, index), int(self.steps[index]))
             self.last[index] = scaled(picture, self.how.longest_side)
-            action = np.asarray(taken[index])
-            said = {"action": described(action, self.names), "levels": levels_of(action, self.own_actions.original)}
+            said = said_of(self.own_actions, taken, index, self.names)
             self.put(index, self.caption(index, **said, value=float(values[index])))
 
     def caption(self, index: int, **more: Any) -> Caption:

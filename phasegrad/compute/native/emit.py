@@ -447,10 +447,15 @@ def _log_sigmoid(emitter: Emitter, example: Any, x: View) -> list[View]:
 
 
 def _copied(emitter: Emitter, example: Tensor, x: View, **_: Any) -> View:
+    expression = "{0} != 0" if example.dtype == torch.bool != x.dtype else "{0}"
     if x.dtype in FLOATS and example.dtype in INTEGERS:  # one that does not fit becomes what the processor likes
-        raise Unsupported(f"a conversion of {plain(x.dtype)} to {plain(example.dtype)}")
+        if (x.dtype, example.dtype) != (torch.float32, torch.int64):
+            raise Unsupported(f"a conversion of {plain(x.dtype)} to {plain(example.dtype)}")
+        expression = (
+            "({0} > -9e18f && {0} < 9e18f ? (int64_t){0} : INT64_MIN)"  # choices among a hybrid action's numbers
+        )
     out = emitter.allocate(example.shape, example.dtype)
-    emitter.loops(out, "{0} != 0" if example.dtype == torch.bool != x.dtype else "{0}", [x])
+    emitter.loops(out, expression, [x])
     return out
 
 
