@@ -13,6 +13,7 @@ Nothing here knows about losses, optimisers or rollouts.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -97,12 +98,13 @@ class ActorCritic(nn.Module):
             observation_space, config.normalize_observation, config.clip_observation, self.stacking
         )
 
-        def encoder() -> Any:
+        def encoder(hidden_sizes: Sequence[int]) -> Any:
             return build_encoder(
                 self.seen_space,
                 config.encoder,
-                hidden_sizes=config.hidden_sizes,
+                hidden_sizes=hidden_sizes,
                 activation=config.activation,
+                layer_norm=config.layer_norm,
                 impala_channels=config.impala_channels,
                 impala_pooling=config.impala_pooling,
                 impala_stem=(config.impala_stem, config.impala_stem_stride),
@@ -114,11 +116,12 @@ class ActorCritic(nn.Module):
             start = getattr(encoder, "head_initialisation", "orthogonal")
             return MEMORIES[config.memory](encoder.features, config.memory_size, start)
 
-        self.policy_encoder = encoder()
+        self.policy_encoder = encoder(config.hidden_sizes)
         self.policy_memory = memory(self.policy_encoder)
         policy_trunk = self.policy_memory or self.policy_encoder
         self.policy_head = PolicyHead(policy_trunk, self.distribution, action_space, config)
-        self.value_encoder = encoder() if self.arch == "dual" else None
+        value_sizes = config.hidden_sizes if config.value_hidden_sizes is None else config.value_hidden_sizes
+        self.value_encoder = encoder(value_sizes) if self.arch == "dual" else None
         self.value_memory = None if self.value_encoder is None else memory(self.value_encoder)
         value_trunk = self.value_memory or self.value_encoder or policy_trunk
         self.value_head = head(value_trunk, self.value_outputs(), 1.0)

@@ -21,7 +21,16 @@ from phasegrad.config import ENCODERS
 from phasegrad.errors import ConfigError
 from phasegrad.models.initialisation import fixed_norm_, orthogonal_
 
-ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU}
+ACTIVATIONS: dict[str, tuple[Callable[[], nn.Module], float]] = {
+    # With the gain of the orthogonal weights before it: 1 / sqrt(E[f(z)^2]) of a standard normal z, with which what a
+    # layer puts out is as large as what it takes in. tanh has ReLU's, as is the custom.
+    "tanh": (nn.Tanh, math.sqrt(2)),
+    "relu": (nn.ReLU, math.sqrt(2)),
+    "leaky_relu": (nn.LeakyReLU, math.sqrt(2)),
+    "elu": (nn.ELU, 1.245),
+    "gelu": (nn.GELU, 1.534),
+    "silu": (nn.SiLU, 1.677),
+}
 SMALLEST_IMAGE = 36  # what the Nature CNN's kernels need; smaller uint8 grids get the grid CNN
 SMALLEST_GRID = 4  # what the grid CNN's need; anything smaller is a vector to `auto`
 
@@ -34,13 +43,15 @@ class Encoder(nn.Module):
 
 
 class MLP(Encoder):
-    """Fully connected layers over a flat float vector [B, inputs]."""
+    """Fully connected layers over a flat float vector [B, inputs], each with a LayerNorm where asked for."""
 
-    def __init__(self, inputs: int, hidden_sizes: Sequence[int], activation: str) -> None:
+    def __init__(self, inputs: int, hidden_sizes: Sequence[int], activation: str, layer_norm: bool = False) -> None:
         super().__init__()
         layers: list[nn.Module] = []
+        make, gain = ACTIVATIONS[activation]
         for width in hidden_sizes:
-            layers += [orthogonal_(nn.Linear(inputs, width), math.sqrt(2)), ACTIVATIONS[activation]()]
+            norm = [nn.LayerNorm(width)] if layer_norm else []
+            layers += [orthogonal_(nn.Linear(inputs, width), gain), *norm, make()]
             inputs = width
         self.layers = nn.Sequential(*layers)
         self.features = inputs
@@ -308,6 +319,7 @@ def build_encoder(
     impala_channels: Sequence[int],
     impala_pooling: str,
     impala_stem: tuple[int, int] = (0, 2),
+    layer_norm: bool = False,
 ) -> nn.Module:
     """The encoder for an observation space: by name, chosen by the space ("auto"), or the user's own."""
     own = OWN_ENCODERS.get(encoder) if isinstance(encoder, str) else encoder
@@ -321,7 +333,7 @@ def build_encoder(
     assert isinstance(encoder, str)
 
     def mlp(width: int) -> MLP:
-        return MLP(width, hidden_sizes, activation)
+        return MLP(width, hidden_sizes, activation, layer_norm)
 
     def image(box: gym.spaces.Box, name: str) -> Encoder:
         side = shortest_side(box)
