@@ -5,7 +5,8 @@ It knows nothing of training: what trains it is an algorithm, and where a traini
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,9 +22,9 @@ from phasegrad.data.action_bounds import ActionBounds
 from phasegrad.data.reward_scaling import RewardNormalizer
 from phasegrad.data.stacking import RunningStack
 from phasegrad.distributed.ranks import ALONE, Ranks
-from phasegrad.errors import EnvError
+from phasegrad.errors import EnvError, PhasegradWarning
 from phasegrad.models import ActorCritic, build_model
-from phasegrad.models.encoders import is_image
+from phasegrad.models.images import ImageSpace, is_image, with_images
 from phasegrad.tree import named_leaves, tree_map
 
 FRAMES, MEMORY = "frames", "memory"  # of what a caller of `predict` carries, where observations are stacked
@@ -62,10 +63,11 @@ class Agent:
         self.borrowed = 0  # how often an evaluation has used the environments that training uses too
         self.observing = envs.ObservationAdapter(spaces.observation)
         self.observation_space, self.action_space = self.observing.space, spaces.action
-        parts = _parts(self.observation_space)
+        parts = _parts(with_images(self.observation_space, config.encoder, config.images))
         if config.arch == "auto":
             config.settle(arch="shared" if any(is_image(part) for part in parts) else "dual")
         config.validate()  # again, now that the architecture is decided
+        _note_stacks(parts)
         self.is_large = any(config.frame_stack * np.prod(part.shape or (1,)) >= LARGE for part in parts)
         self.device = pick_device(config.device, ranks)
         self.model: ActorCritic = build_model(
@@ -278,3 +280,16 @@ def _starts(episode_start: Any, size: int) -> np.ndarray:
 
 def _parts(space: gym.Space) -> list[gym.Space]:
     return list(space.spaces.values()) if isinstance(space, gym.spaces.Dict) else [space]
+
+
+def _note_stacks(parts: Iterable[gym.Space]) -> None:
+    """Say once that what an environment stacked itself is seen as one image."""
+    for part in parts:
+        if isinstance(part, ImageSpace) and part.frames > 1:
+            channels, height, width = part.image_shape
+            warnings.warn(
+                f"An observation of shape {part.shape} is seen as {part.frames} frames of one image, folded into {channels} "
+                f"channels of {height} x {width} pixels; encoder mlp leaves it as it is.",
+                PhasegradWarning,
+                stacklevel=4,
+            )

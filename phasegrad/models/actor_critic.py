@@ -25,6 +25,7 @@ from phasegrad.config import Config
 from phasegrad.distributions import Distribution, distribution_for
 from phasegrad.errors import ConfigError
 from phasegrad.models.encoders import build_encoder
+from phasegrad.models.images import with_images
 from phasegrad.models.initialisation import fixed_norm_, orthogonal_
 from phasegrad.models.memory import MEMORIES, Memory, Sequences
 from phasegrad.models.scaling import ObservationNormalizer
@@ -91,6 +92,7 @@ class ActorCritic(nn.Module):
         """`observation_space` is that of a single observation."""
         super().__init__()
         self.arch = config.arch
+        observation_space = with_images(observation_space, config.encoder, config.images)
         self.stacking = Stacking(observation_space, config.frame_stack) if config.frame_stack > 1 else None
         self.seen_space = observation_space if self.stacking is None else self.stacking.space
         self.distribution = distribution_for(action_space, config.action_distribution)
@@ -105,6 +107,7 @@ class ActorCritic(nn.Module):
                 hidden_sizes=hidden_sizes,
                 activation=config.activation,
                 layer_norm=config.layer_norm,
+                images=config.images,
                 impala_channels=config.impala_channels,
                 impala_pooling=config.impala_pooling,
                 impala_stem=(config.impala_stem, config.impala_stem_stride),
