@@ -105,6 +105,10 @@ class Agent:
         allowed = None if mask is None else self._as_tensor(mask)
         if states is None:
             params = self.model.policy(batch, allowed)
+        elif (
+            states.shape[1] < self.model.state_size
+        ):  # the policy's alone, where nothing is known of the value network's
+            params, states = self.model.policy_step(batch, allowed, states)
         else:
             params, _, states = self.model.step(batch, allowed, states)
         if noise is None:
@@ -113,9 +117,9 @@ class Agent:
             actions = self.distribution.sample(params, noise.to(self.device))
         return self.bounds(actions.cpu().numpy()), states
 
-    def fresh_states(self, count: int) -> Tensor | None:
+    def fresh_states(self, count: int, policy_only: bool = False) -> Tensor | None:
         """What is remembered at the start of `count` episodes: nothing; None without a memory."""
-        size = self.model.state_size
+        size = self.model.policy_state_size if policy_only else self.model.state_size
         return torch.zeros(count, size, device=self.device) if size else None
 
     def stack_of(self, observation: Any) -> RunningStack | None:
@@ -143,9 +147,12 @@ class Agent:
 
         With a memory or a `frame_stack`, `state` is what the last call returned, or None where nothing has been seen; it
         counts for nothing where `episode_start` [B] says that an episode starts. `mask` [M] or [B, M] says what is allowed; without it an
-        `action_mask` entry of the observation does.
+        `action_mask` entry of the observation does. Entries that are `critic_only` need not be there.
         """
-        batch, inside, single = envs.as_batch(self.observing, observation)
+        hidden = self.model.critic_only
+        known = not hidden or envs.missing_entry(self.observing, observation, hidden) is None
+        adapter = self.observing if known else self.observing.without(hidden)
+        batch, inside, single = envs.as_batch(adapter, observation)
         size = len(named_leaves(batch)[0][1])
         masks = self._as_mask(inside if mask is None else mask, size)
         if masks is None and self.observing.mask_leaf is not None:
@@ -161,7 +168,18 @@ class Agent:
 
     def value(self, observation: Any, state: Any = None, episode_start: Any = None) -> np.ndarray:
         """V(s) of a batch of observations [B], in the units of the unnormalised reward; `state` as `predict` takes it."""
+        missing = envs.missing_entry(self.observing, observation, self.model.critic_only)
+        if missing is not None:
+            raise EnvError(
+                f"The observation has no entry {missing!r}, which the value network sees (critic_only): value needs it, "
+                "predict does not."
+            )
         batch, _, single = envs.as_batch(self.observing, observation)
+        if self.model.critic_only and not self._knows_all(state):
+            raise EnvError(
+                f"The state is that of the policy alone, after observations without {', '.join(self.model.critic_only)}: "
+                "give predict whole observations from an episode's start for the value's memory of it."
+            )
         values = self.values(*self._recalled(batch, state, episode_start))
         return values[0] if single else values
 
@@ -171,16 +189,41 @@ class Agent:
         """What is seen with the observations `batch`, and what is remembered of their episodes, by a caller's `state`."""
         size = len(named_leaves(batch)[0][1])
         starts = _starts(episode_start, size)
+        hidden = self.model.critic_only
+        policy_only = bool(hidden) and not (self._knows_all(state) and set(hidden) <= batch.keys())
+        if policy_only:
+            batch, state = self.model.for_policy(batch), self._of_policy(state)
         stack = self.stack_of(batch)
         if stack is None:
-            return batch, self._as_states(state, starts, size)
+            return batch, self._as_states(state, starts, size, policy_only)
         if state is None:
-            return tree_map(np.asarray, stack.seen), self.fresh_states(size)
+            return tree_map(np.asarray, stack.seen), self.fresh_states(size, policy_only)
         if not isinstance(state, Mapping) or state.keys() != {FRAMES, *([MEMORY] if self.model.state_size else [])}:
             raise EnvError("The state is not what predict returned: give that, or None at the start.")
         stack.load(state[FRAMES])
         stack.push(batch, np.flatnonzero(starts))
-        return tree_map(np.asarray, stack.seen), self._as_states(state.get(MEMORY), starts, size)
+        return tree_map(np.asarray, stack.seen), self._as_states(state.get(MEMORY), starts, size, policy_only)
+
+    def _knows_all(self, state: Any) -> bool:
+        """Whether a caller's `state` holds what the value network has seen too; one that does not fit counts as such."""
+        frames, memory = (state.get(FRAMES), state.get(MEMORY)) if isinstance(state, Mapping) else (None, state)
+        narrow = self.model.state_size and _width(memory) == (self.model.policy_state_size,) != (self.model.state_size,)
+        return not narrow and (not isinstance(frames, Mapping) or set(self.model.critic_only) <= frames.keys())
+
+    def _of_policy(self, state: Any) -> Any:
+        """The part of a caller's `state` that is the policy's own."""
+        own = self.model.policy_state_size
+
+        def cut(memory: Any) -> Any:
+            whole = own and _width(memory) == (self.model.state_size,)
+            return np.asarray(memory)[..., :own] if whole else memory
+
+        if not isinstance(state, Mapping):
+            return cut(state)
+        parts = {name: cut(part) if name == MEMORY else part for name, part in state.items()}
+        if isinstance(parts.get(FRAMES), Mapping):
+            parts[FRAMES] = self.model.for_policy(parts[FRAMES])
+        return parts
 
     def _as_state(self, given: Any, seen: Any, states: Tensor | None, single: bool) -> Any:
         """What a caller is to hand back with the next observation."""
@@ -190,9 +233,9 @@ class Agent:
         frames = tree_map(lambda leaf: leaf[0] if single else leaf, seen)
         return {FRAMES: frames} if memory is None else {FRAMES: frames, MEMORY: memory}
 
-    def _as_states(self, state: Any, starts: np.ndarray, size: int) -> Tensor | None:
+    def _as_states(self, state: Any, starts: np.ndarray, size: int, policy_only: bool = False) -> Tensor | None:
         """What a caller's `state` says is remembered of `size` episodes [B, M], on the device; None without a memory."""
-        states = self.fresh_states(size)
+        states = self.fresh_states(size, policy_only)
         if states is None or state is None:
             return states
         try:
@@ -276,6 +319,14 @@ def _starts(episode_start: Any, size: int) -> np.ndarray:
     if len(starts) not in (1, size):
         raise EnvError(f"episode_start has {len(starts)} entries for {size} observations.")
     return np.broadcast_to(starts, size).copy()
+
+
+def _width(memory: Any) -> tuple[int, ...]:
+    """(M,) of what a caller says is remembered [B, M] or [M]; nothing of what is no array."""
+    try:
+        return np.shape(memory)[-1:]
+    except ValueError:
+        return ()
 
 
 def _parts(space: gym.Space) -> list[gym.Space]:

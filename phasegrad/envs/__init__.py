@@ -14,7 +14,7 @@ import gymnasium as gym
 from phasegrad.envs.checker import CheckReport, check
 from phasegrad.envs.contract import Episode, Observation, Step, VectorEnv
 from phasegrad.envs.families import EnvSpec, list_envs, resolve
-from phasegrad.envs.given import as_batch
+from phasegrad.envs.given import as_batch, missing_entry
 from phasegrad.envs.seeding import env_seeds
 from phasegrad.envs.spaces import ActionAdapter, ObservationAdapter, flatten, flatten_observation, same_form
 from phasegrad.errors import ConfigError, EnvError
@@ -35,6 +35,7 @@ __all__ = [
     "flatten_observation",
     "list_envs",
     "make",
+    "missing_entry",
     "name_of",
     "resolve",
     "same_form",

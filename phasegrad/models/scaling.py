@@ -44,7 +44,8 @@ class ObservationNormalizer(nn.Module):
             return observation
         if not isinstance(observation, dict):
             return self._normalized(observation, 0)
-        changed = {name: self._normalized(observation[name], index) for index, name in enumerate(self.names)}
+        there = [(index, name) for index, name in enumerate(self.names) if name in observation]
+        changed = {name: self._normalized(observation[name], index) for index, name in there}
         return {**observation, **changed}
 
     def _normalized(self, values: Tensor, index: int) -> Tensor:
