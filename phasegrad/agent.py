@@ -5,7 +5,8 @@ It knows nothing of training: what trains it is an algorithm, and where a traini
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,9 +22,9 @@ from phasegrad.data.action_bounds import ActionBounds
 from phasegrad.data.reward_scaling import RewardNormalizer
 from phasegrad.data.stacking import RunningStack
 from phasegrad.distributed.ranks import ALONE, Ranks
-from phasegrad.errors import EnvError
+from phasegrad.errors import EnvError, PhasegradWarning
 from phasegrad.models import ActorCritic, build_model
-from phasegrad.models.encoders import is_image
+from phasegrad.models.images import ImageSpace, is_image, with_images
 from phasegrad.tree import named_leaves, tree_map
 
 FRAMES, MEMORY = "frames", "memory"  # of what a caller of `predict` carries, where observations are stacked
@@ -62,10 +63,11 @@ class Agent:
         self.borrowed = 0  # how often an evaluation has used the environments that training uses too
         self.observing = envs.ObservationAdapter(spaces.observation)
         self.observation_space, self.action_space = self.observing.space, spaces.action
-        parts = _parts(self.observation_space)
+        parts = _parts(with_images(self.observation_space, config.encoder, config.images))
         if config.arch == "auto":
             config.settle(arch="shared" if any(is_image(part) for part in parts) else "dual")
         config.validate()  # again, now that the architecture is decided
+        _note_stacks(parts)
         self.is_large = any(config.frame_stack * np.prod(part.shape or (1,)) >= LARGE for part in parts)
         self.device = pick_device(config.device, ranks)
         self.model: ActorCritic = build_model(
@@ -103,6 +105,10 @@ class Agent:
         allowed = None if mask is None else self._as_tensor(mask)
         if states is None:
             params = self.model.policy(batch, allowed)
+        elif (
+            states.shape[1] < self.model.state_size
+        ):  # the policy's alone, where nothing is known of the value network's
+            params, states = self.model.policy_step(batch, allowed, states)
         else:
             params, _, states = self.model.step(batch, allowed, states)
         if noise is None:
@@ -111,9 +117,9 @@ class Agent:
             actions = self.distribution.sample(params, noise.to(self.device))
         return self.bounds(actions.cpu().numpy()), states
 
-    def fresh_states(self, count: int) -> Tensor | None:
+    def fresh_states(self, count: int, policy_only: bool = False) -> Tensor | None:
         """What is remembered at the start of `count` episodes: nothing; None without a memory."""
-        size = self.model.state_size
+        size = self.model.policy_state_size if policy_only else self.model.state_size
         return torch.zeros(count, size, device=self.device) if size else None
 
     def stack_of(self, observation: Any) -> RunningStack | None:
@@ -143,9 +149,12 @@ class Agent:
         counts for nothing where `episode_start` [B] says that an episode starts. `mask` [M] or [B, M] says what is allowed; without it an
         `action_mask` entry of the observation does. Where actions are a Dict or Tuple, one observation gets one such
         action, a batch gets a Dict or Tuple of arrays [B, ...], as gymnasium's vector environments take them; the mask
-        may be nested likewise.
+        may be nested likewise. Entries that are `critic_only` need not be there.
         """
-        batch, inside, single = envs.as_batch(self.observing, observation)
+        hidden = self.model.critic_only
+        known = not hidden or envs.missing_entry(self.observing, observation, hidden) is None
+        adapter = self.observing if known else self.observing.without(hidden)
+        batch, inside, single = envs.as_batch(adapter, observation)
         size = len(named_leaves(batch)[0][1])
         masks = self._as_mask(inside if mask is None else mask, size)
         if masks is None and self.observing.mask_leaves:
@@ -161,7 +170,18 @@ class Agent:
 
     def value(self, observation: Any, state: Any = None, episode_start: Any = None) -> np.ndarray:
         """V(s) of a batch of observations [B], in the units of the unnormalised reward; `state` as `predict` takes it."""
+        missing = envs.missing_entry(self.observing, observation, self.model.critic_only)
+        if missing is not None:
+            raise EnvError(
+                f"The observation has no entry {missing!r}, which the value network sees (critic_only): value needs it, "
+                "predict does not."
+            )
         batch, _, single = envs.as_batch(self.observing, observation)
+        if self.model.critic_only and not self._knows_all(state):
+            raise EnvError(
+                f"The state is that of the policy alone, after observations without {', '.join(self.model.critic_only)}: "
+                "give predict whole observations from an episode's start for the value's memory of it."
+            )
         values = self.values(*self._recalled(batch, state, episode_start))
         return values[0] if single else values
 
@@ -171,16 +191,41 @@ class Agent:
         """What is seen with the observations `batch`, and what is remembered of their episodes, by a caller's `state`."""
         size = len(named_leaves(batch)[0][1])
         starts = _starts(episode_start, size)
+        hidden = self.model.critic_only
+        policy_only = bool(hidden) and not (self._knows_all(state) and set(hidden) <= batch.keys())
+        if policy_only:
+            batch, state = self.model.for_policy(batch), self._of_policy(state)
         stack = self.stack_of(batch)
         if stack is None:
-            return batch, self._as_states(state, starts, size)
+            return batch, self._as_states(state, starts, size, policy_only)
         if state is None:
-            return tree_map(np.asarray, stack.seen), self.fresh_states(size)
+            return tree_map(np.asarray, stack.seen), self.fresh_states(size, policy_only)
         if not isinstance(state, Mapping) or state.keys() != {FRAMES, *([MEMORY] if self.model.state_size else [])}:
             raise EnvError("The state is not what predict returned: give that, or None at the start.")
         stack.load(state[FRAMES])
         stack.push(batch, np.flatnonzero(starts))
-        return tree_map(np.asarray, stack.seen), self._as_states(state.get(MEMORY), starts, size)
+        return tree_map(np.asarray, stack.seen), self._as_states(state.get(MEMORY), starts, size, policy_only)
+
+    def _knows_all(self, state: Any) -> bool:
+        """Whether a caller's `state` holds what the value network has seen too; one that does not fit counts as such."""
+        frames, memory = (state.get(FRAMES), state.get(MEMORY)) if isinstance(state, Mapping) else (None, state)
+        narrow = self.model.state_size and _width(memory) == (self.model.policy_state_size,) != (self.model.state_size,)
+        return not narrow and (not isinstance(frames, Mapping) or set(self.model.critic_only) <= frames.keys())
+
+    def _of_policy(self, state: Any) -> Any:
+        """The part of a caller's `state` that is the policy's own."""
+        own = self.model.policy_state_size
+
+        def cut(memory: Any) -> Any:
+            whole = own and _width(memory) == (self.model.state_size,)
+            return np.asarray(memory)[..., :own] if whole else memory
+
+        if not isinstance(state, Mapping):
+            return cut(state)
+        parts = {name: cut(part) if name == MEMORY else part for name, part in state.items()}
+        if isinstance(parts.get(FRAMES), Mapping):
+            parts[FRAMES] = self.model.for_policy(parts[FRAMES])
+        return parts
 
     def _as_state(self, given: Any, seen: Any, states: Tensor | None, single: bool) -> Any:
         """What a caller is to hand back with the next observation."""
@@ -190,9 +235,9 @@ class Agent:
         frames = tree_map(lambda leaf: leaf[0] if single else leaf, seen)
         return {FRAMES: frames} if memory is None else {FRAMES: frames, MEMORY: memory}
 
-    def _as_states(self, state: Any, starts: np.ndarray, size: int) -> Tensor | None:
+    def _as_states(self, state: Any, starts: np.ndarray, size: int, policy_only: bool = False) -> Tensor | None:
         """What a caller's `state` says is remembered of `size` episodes [B, M], on the device; None without a memory."""
-        states = self.fresh_states(size)
+        states = self.fresh_states(size, policy_only)
         if states is None or state is None:
             return states
         try:
@@ -285,5 +330,26 @@ def _order(space: Any) -> list[str]:
     return list(space.spaces) if isinstance(space, gym.spaces.Dict) else []
 
 
+def _width(memory: Any) -> tuple[int, ...]:
+    """(M,) of what a caller says is remembered [B, M] or [M]; nothing of what is no array."""
+    try:
+        return np.shape(memory)[-1:]
+    except ValueError:
+        return ()
+
+
 def _parts(space: gym.Space) -> list[gym.Space]:
     return list(space.spaces.values()) if isinstance(space, gym.spaces.Dict) else [space]
+
+
+def _note_stacks(parts: Iterable[gym.Space]) -> None:
+    """Say once that what an environment stacked itself is seen as one image."""
+    for part in parts:
+        if isinstance(part, ImageSpace) and part.frames > 1:
+            channels, height, width = part.image_shape
+            warnings.warn(
+                f"An observation of shape {part.shape} is seen as {part.frames} frames of one image, folded into {channels} "
+                f"channels of {height} x {width} pixels; encoder mlp leaves it as it is.",
+                PhasegradWarning,
+                stacklevel=4,
+            )

@@ -20,7 +20,8 @@ from phasegrad.errors import ConfigError, nearest
 # What an agent's networks, storage, normalisers and optimisers are made for: it cannot change once they are.
 FIXED_FIELDS = {
     "env", "num_envs", "num_steps", "device", "action_bounds", "normalize_observation", "clip_observation",
-    "normalize_reward", "clip_reward", "reward_gamma", "arch", "encoder", "hidden_sizes", "activation",
+    "normalize_reward", "clip_reward", "reward_gamma", "arch", "encoder", "hidden_sizes", "value_hidden_sizes", "activation",
+    "layer_norm", "images", "critic_only",
     "impala_channels", "impala_stem", "impala_stem_stride", "impala_pooling", "policy_gain", "std", "initial_std",
     "std_floor", "fixed_std_fraction", "mean_tanh", "frame_stack", "memory", "memory_size", "sequence_length", "adam_eps", "max_grad_norm", "optimizer", "rmsprop_alpha",
     "rmsprop_eps", "rmsprop_inside_root", "action_distribution", "n_pi", "aux_interval", "aux_buffer", "aux_head", "replay_ratio",
@@ -35,6 +36,7 @@ UNREAD_BY_LOSSES = {
 }  # fmt: skip
 SHORTEST, LONGEST = 8, 32  # steps of a training sequence, unless asked for
 ENCODERS = ["auto", "mlp", "nature", "impala", "grid"]  # and those that are registered
+ACTIVATIONS = ("tanh", "relu", "elu", "gelu", "silu", "leaky_relu")
 TRUE, FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
 
@@ -173,7 +175,22 @@ class Config:
         "auto", "auto, mlp, nature, impala, grid; in Python also a callable from the observation space to a module"
     )
     hidden_sizes: tuple[int, ...] = setting((64, 64), "widths of the MLP's layers, such as 64,64", low=1)
-    activation: str = setting("tanh", "between the MLP's layers", choices=("tanh", "relu"))
+    value_hidden_sizes: tuple[int, ...] | None = setting(
+        None, "other widths for the value network's MLP (arch dual), such as 256,256; none for hidden_sizes", low=1
+    )
+    activation: str = setting("tanh", "between the MLP's layers", choices=ACTIVATIONS)
+    layer_norm: bool = setting(False, "a LayerNorm after each of the MLP's linear layers, before the activation")
+    images: str = setting(
+        "all",
+        "which observations are images to a CNN: all with three dimensions and bounds, and stacks of those; or uint8 alone, "
+        "by the rules of agents saved before there was this setting",
+        choices=("all", "uint8"),
+    )
+    critic_only: tuple[str, ...] = setting(
+        (),
+        "entries of a Dict observation that only the value network sees (arch dual), such as goal,robot.mass: they are "
+        "needed to train, not to act",
+    )
     impala_channels: tuple[int, ...] = setting((16, 32, 32), "channels of the IMPALA stacks", low=1)
     impala_stem: int = setting(
         0, "channels of a strided convolution before the IMPALA stacks, which makes them cheaper; 0 for none", low=0
@@ -301,6 +318,9 @@ class Config:
             self._require_sequences()
         elif self.sequence_length is not None:
             raise ConfigError("sequence_length belongs to a recurrent policy: set memory gru or lstm too.")
+        for name in ("value_hidden_sizes", "critic_only"):
+            if getattr(self, name) not in (None, ()) and self.arch not in ("dual", "auto"):
+                raise ConfigError(f"{name} needs a value network of its own: set arch dual or leave {name} out.")
         if self.device not in ("auto", "cpu") and not self.device.startswith("cuda"):
             raise ConfigError(f"device must be auto, cpu or cuda[:N], not {self.device!r}.")
 
@@ -463,7 +483,9 @@ def coerce(name: str, value: Any, hint: Any, metadata: Mapping[str, Any]) -> Any
             items = [items]
         if len(items) > MOST_ITEMS:
             raise ConfigError(f"{name} has {len(items)} entries: at most {MOST_ITEMS} make sense.")
-        return tuple(coerce(name, item, int, metadata) for item in items)
+        kind = typing.get_args(hint)[0]
+        items = [item.strip() if isinstance(item, str) else item for item in items]
+        return tuple(coerce(name, item, kind, metadata) for item in items)
     try:
         result = CONVERTERS[hint](value)
     except (ValueError, TypeError, OverflowError):

@@ -24,7 +24,8 @@ from phasegrad.algorithms.experience import leg_seeds
 from phasegrad.data.minibatches import Batch, everything, gather
 from phasegrad.data.stacking import steps_since_start
 from phasegrad.errors import ConfigError, DamagedError, EnvError, RunError
-from phasegrad.models.encoders import ImageEncoder, flat_floats, flat_width, is_image
+from phasegrad.models.encoders import ImageEncoder, flat_floats, flat_width
+from phasegrad.models.images import is_image
 from phasegrad.models.stacking import Stacking
 from phasegrad.runs.directory import RunDirectory
 from phasegrad.tree import named_leaves, tree_map

@@ -52,6 +52,8 @@ def every_operation(x: Tensor, y: Tensor, bits: Tensor, choice: Tensor, weight: 
         F.binary_cross_entropy_with_logits(x, y.sigmoid(), reduction="none"), F.logsigmoid(40 * x), left, right * middle,
         x.t(), x[1:4], x[:, 1::2], x.unsqueeze(1).expand(6, 3, 5), x.reshape(-1), x.unbind(-1)[2], x[2],
         x.permute(1, 0).contiguous(), torch.zeros_like(x).scatter_add(-1, choice, y[:, :1]),
+        F.elu(x), F.gelu(x), F.silu(x), F.leaky_relu(x), F.layer_norm(x, (5,), row, positive[1]), F.elu(x, 0.3),
+        F.layer_norm(x.t(), (6,), y[:, 0], y[:, 1]),
     ]  # fmt: skip
 
 
@@ -87,9 +89,30 @@ def test_exponentials_are_right_over_their_whole_range() -> None:
 
 
 @needs_compiler
+@pytest.mark.parametrize("activation", [F.elu, F.gelu, F.silu, F.leaky_relu])
+def test_activations_and_their_slopes_are_right_over_their_whole_range(activation: Any) -> None:
+    numbers = torch.cat(
+        [torch.linspace(-100, 100, 20_001), torch.linspace(-0.5, 0.5, 999), torch.tensor([1e-12, -1e8])]
+    )
+
+    def function(x: Tensor) -> list[Tensor]:
+        x = x.detach().requires_grad_()
+        outputs = activation(x)
+        return [outputs.detach(), *torch.autograd.grad(outputs.sum(), x)]
+
+    found, wanted = Program(function, [numbers])(numbers), function(numbers.double())
+    for mine, theirs in zip(found, wanted, strict=True):
+        torch.testing.assert_close(mine.double(), theirs, rtol=1e-6, atol=5e-7)
+
+
+@needs_compiler
 def test_not_a_number_stays_one() -> None:
     bad = torch.tensor([torch.nan, 1.0])
-    for result in Program(lambda x: [x.exp(), x.tanh(), x.clamp(-1, 1), x.relu(), x.sum()], [bad])(bad):
+
+    def function(x: Tensor) -> list[Tensor]:
+        return [x.exp(), x.tanh(), x.clamp(-1, 1), x.relu(), x.sum(), F.elu(x), F.gelu(x), F.silu(x), F.leaky_relu(x)]
+
+    for result in Program(function, [bad])(bad):
         assert torch.isnan(result.flatten()[0])
 
 
@@ -210,6 +233,23 @@ CALLS: dict[str, list[Call]] = {
     "_to_copy": as_each(lambda x, dtype: OPS._to_copy(x, dtype=dtype)),
     "new_zeros": as_each(lambda x, dtype: OPS.new_zeros(x, [2, 2], dtype=dtype)),
     "empty_like": as_each(lambda x, dtype: OPS.empty_like(x, dtype=dtype)),
+    **{name: one(getattr(OPS, name)) for name in ("elu", "gelu", "silu", "leaky_relu")},
+    "elu_backward": [
+        lambda x, y, mask, at: OPS.elu_backward(x, 0.3, 1, 1, False, y), lambda x, y, mask, at: OPS.elu_backward(x, 1, 1, 1, True, y)
+    ],
+    "gelu_backward": [
+        lambda x, y, mask, at: OPS.gelu_backward(x, y), lambda x, y, mask, at: OPS.gelu_backward(x, y, approximate="tanh")
+    ],
+    "silu_backward": [lambda x, y, mask, at: OPS.silu_backward(x, y)],
+    "leaky_relu_backward": [lambda x, y, mask, at: OPS.leaky_relu_backward(x, y, 0.2, False)],
+    "native_layer_norm": [
+        lambda x, y, mask, at, part=part: OPS.native_layer_norm(x, [3], y[0], y[1], 1e-5)[part] for part in range(3)
+    ],
+    "native_layer_norm_backward": [
+        lambda x, y, mask, at, part=part: OPS.native_layer_norm_backward(
+            x, y, [3], y.mean(1, keepdim=True), (y.var(1, keepdim=True) + 1).rsqrt(), x[0], x[1], [True] * 3
+        )[part] for part in range(3)
+    ],
     "view": as_each(lambda x, dtype: OPS.view(x, [12] if dtype.itemsize == x.dtype.itemsize else dtype)),
 }  # fmt: skip
 
@@ -324,6 +364,11 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
 ] + [
     ("ppo", "box", {"std": "state_dependent", "objective": "cpi", "normalize_observation": True}),
     ("ppo", "box", {"std": "fixed", "mean_tanh": True, "objective": "pg", "normalize_advantage": "none"}),
+    *(
+        ("ppo", "box", {"activation": name, "layer_norm": place % 2 == 0, "arch": "dual", "value_hidden_sizes": (5,)})
+        for place, name in enumerate(("elu", "gelu", "silu", "leaky_relu"))
+    ),
+    ("ppg", "discrete", {"arch": "dual", "n_pi": 2, "aux_minibatches": 3, "layer_norm": True}),
     ("ppg", "discrete", {"arch": "dual", "n_pi": 2, "aux_minibatches": 3, "e_v": 2}),
     ("ppg", "box", {"arch": "detach", "n_pi": 2, "aux_minibatches": 3}),
     ("ppg", "binary", {"arch": "dual", "n_pi": 2, "aux_minibatches": 3, "aux_target": "value_network"}),

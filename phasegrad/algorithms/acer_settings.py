@@ -50,5 +50,9 @@ class ACERConfig(RMSPropConfig):
                 f"memory {self.memory} is not for acer, whose replayed trajectories begin with states of old networks: use "
                 "ppo, ppg, a2c, vpg or trpo, or frame_stack."
             )
+        if self.critic_only:
+            raise ConfigError(
+                "critic_only is not for acer, whose value is the mean of Q under the policy: use ppo, ppg, a2c, vpg or trpo."
+            )
         if self.policy_gae_lambda is not None:
             raise ConfigError("policy_gae_lambda has no meaning for acer, which has one target for both: leave it out.")

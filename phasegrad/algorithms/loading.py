@@ -23,6 +23,8 @@ from phasegrad.runs.reading import CONFIG
 from phasegrad.runs.replacing import STATE, TENSORS, current
 from phasegrad.versions import versions
 
+OLDER = {"images": "uint8"}  # what files mean that were written before there was a setting
+
 
 def load(
     path: str | Path,
@@ -183,7 +185,7 @@ def require_known(name: Any, where: Path) -> None:
 
 def _config(where: Path, config_class: type[Config], fields: dict[str, Any]) -> Config:
     try:
-        return make_config(config_class, fields)
+        return make_config(config_class, {**OLDER, **fields})
     except ConfigError as error:
         raise RunError(f"The config in {where} is not valid: {error}") from None
 

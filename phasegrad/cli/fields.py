@@ -37,7 +37,7 @@ class Defaults:
         if value is None and field.metadata.get("auto"):
             value = "auto"
         source = "preset" if name in self.by_preset else "default"
-        return "" if value in ("", {}) else f" ({source}:{KEPT}{written(value).replace(' ', KEPT)})"
+        return "" if value in ("", {}, ()) else f" ({source}:{KEPT}{written(value).replace(' ', KEPT)})"
 
 
 def written(value: Any) -> str:
@@ -84,8 +84,9 @@ def metavar(name: str, hint: Any, field: dataclasses.Field[Any]) -> str:
     if field.metadata.get("choices"):
         return "{" + ",".join(map(str, field.metadata["choices"])) + "}"
     kinds = [kind for kind in typing.get_args(hint) or (hint,) if kind is not type(None)]
-    if typing.get_origin(hint) is tuple:
-        return ",".join(["INT"] * len(typing.cast(tuple[int, ...], field.default)))
+    of = next((typing.get_args(kind)[0] for kind in (hint, *kinds) if typing.get_origin(kind) is tuple), None)
+    if of is not None:
+        return ",".join([NUMBERS.get(of, "KEY")] * (len(field.default or ()) or 2))
     if hint is bool:
         return ON_OFF
     number = next((NUMBERS[kind] for kind in kinds if kind in NUMBERS), None)

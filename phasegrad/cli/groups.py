@@ -18,8 +18,8 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "bootstrap_truncated", "replay_ratio", "replay_capacity", "replay_start",
     ),
     "network": (
-        "arch", "encoder", "hidden_sizes", "activation", "impala_channels", "impala_stem", "impala_stem_stride",
-        "impala_pooling", "frame_stack", "memory", "memory_size", "sequence_length", "action_distribution", "policy_gain", "std", "initial_std", "std_floor", "fixed_std_fraction",
+        "arch", "encoder", "hidden_sizes", "value_hidden_sizes", "activation", "layer_norm", "images", "critic_only",
+        "impala_channels", "impala_stem", "impala_stem_stride", "impala_pooling", "frame_stack", "memory", "memory_size", "sequence_length", "action_distribution", "policy_gain", "std", "initial_std", "std_floor", "fixed_std_fraction",
         "mean_tanh",
     ),
     "optimiser": (

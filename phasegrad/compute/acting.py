@@ -53,6 +53,8 @@ class Actor:
         self.seen = rollout.observations  # [T, N, ...]; a stack is at the same place at every step
         if stack is not None:
             self.seen = tree_map(lambda leaf: leaf.expand(rollout.num_steps, *leaf.shape), stack)
+        if not self.acts_with_value:
+            self.seen = self.model.for_policy(self.seen)
         self._hold_weights(True)
         self.runs_program = self.compiled and self._only_dense_is_left() and self._begin_compiled(rollout, self.noise)
 

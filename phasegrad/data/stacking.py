@@ -47,12 +47,12 @@ class RunningStack:
     """The stacks `seen` [B, ...] of B running episodes: tensors on the CPU that stay where they are in memory."""
 
     def __init__(self, stacking: Stacking, observation: Any) -> None:
-        """Episodes that start with `observation` [B, ...]."""
+        """Episodes that start with `observation` [B, ...], which may be without some entries, and stays so."""
         self.stacking = stacking
         size = len(named_leaves(observation)[0][1])
         space = stacking.space
         if isinstance(space, gym.spaces.Dict):
-            self.seen: Any = {name: _empty(part, size) for name, part in space.items()}
+            self.seen: Any = {name: _empty(part, size) for name, part in space.items() if name in observation}
         else:
             self.seen = _empty(space, size)
         self._frames = stacking.frames(tree_map(lambda leaf: leaf.numpy(), self.seen))  # [B, n, ...], in place

@@ -15,7 +15,7 @@ from phasegrad.envs.actions import ActionAdapter, flat_actions
 from phasegrad.envs.checker import CheckReport, check
 from phasegrad.envs.contract import Episode, Observation, Step, VectorEnv
 from phasegrad.envs.families import EnvSpec, list_envs, resolve
-from phasegrad.envs.given import as_batch
+from phasegrad.envs.given import as_batch, missing_entry
 from phasegrad.envs.seeding import env_seeds
 from phasegrad.envs.spaces import ObservationAdapter, flatten, flatten_observation, same_form
 from phasegrad.errors import ConfigError, EnvError
@@ -37,6 +37,7 @@ __all__ = [
     "flatten_observation",
     "list_envs",
     "make",
+    "missing_entry",
     "name_of",
     "resolve",
     "same_form",

@@ -6,6 +6,7 @@ through the same conversion. Knows spaces and arrays only.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import gymnasium as gym
@@ -46,6 +47,12 @@ def as_batch(adapter: ObservationAdapter, observation: Any) -> tuple[Observation
     entries = [_entry(observation, leaf) for leaf in adapter.mask_leaves]
     mask = adapter.mask_of(entries) if all(entry is not None for entry in entries) else None
     return flat if adapter.nested else flat[first.name], mask, single
+
+
+def missing_entry(adapter: ObservationAdapter, observation: Any, names: Collection[str]) -> str | None:
+    """The first of the flat entries `names` that an observation does not have; None where it has them all."""
+    wanted = [leaf for leaf in adapter.leaves if leaf.name in names]
+    return next((leaf.name for leaf in wanted if _entry(observation, leaf) is None), None)
 
 
 def _array(observation: Any, leaf: Leaf, adapter: ObservationAdapter) -> np.ndarray:

@@ -5,6 +5,7 @@ Knows spaces and arrays only: no environments, no backends.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -92,6 +93,16 @@ class ObservationAdapter:
             self.space: gym.Space = spaces.Dict({leaf.name: leaf.space for leaf in self.leaves})
         else:
             self.space = self.leaves[0].space
+
+    def without(self, names: Collection[str]) -> ObservationAdapter:
+        """The same for observations that need not have the flat entries `names`."""
+        if not names:
+            return self
+        other = copy.copy(self)
+        other.leaves = [leaf for leaf in self.leaves if leaf.name not in names]
+        other.all_leaves = [leaf for leaf in self.all_leaves if leaf.name not in names]
+        other.space = spaces.Dict({leaf.name: leaf.space for leaf in other.leaves})
+        return other
 
     def observation(self, batch: Any) -> Observation:
         """The flat observation of a nested batch [B, ...]."""

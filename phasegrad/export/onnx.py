@@ -95,7 +95,9 @@ class ExportedPolicy(nn.Module):
         self.model = copy.deepcopy(agent.model).cpu().eval()  # a copy: its parameters are tensors of their own
         self.distribution = agent.distribution
         self.with_value, self.with_log_prob, self.deterministic = with_value, with_log_prob, deterministic
-        self.leaves = sorted(agent.observing.leaves, key=lambda leaf: leaf.name)
+        self.whole = with_value or not agent.model.critic_only  # whether it is shown what only the value network sees
+        hidden = () if self.whole else agent.model.critic_only
+        self.leaves = sorted(agent.observing.without(hidden).leaves, key=lambda leaf: leaf.name)
         self.nested = agent.observing.nested
         for index, leaf in enumerate(self.leaves):
             self.register_buffer(f"start_{index}", torch.as_tensor(np.asarray(0 if leaf.start is None else leaf.start)))
@@ -111,7 +113,9 @@ class ExportedPolicy(nn.Module):
         entries = {leaf.name: self.flat(index, inputs[index]) for index, leaf in enumerate(self.leaves)}
         observation = entries if self.nested else entries[""]
         mask = inputs[len(self.leaves)] if self.has_mask else None
-        if self.has_memory:
+        if self.has_memory and not self.whole:
+            params, states = self.model.policy_step(observation, mask, inputs[len(self.leaves) + self.has_mask])
+        elif self.has_memory:
             params, values, states = self.model.step(observation, mask, inputs[len(self.leaves) + self.has_mask])
         elif self.with_value:
             params, values = self.model.policy_and_value(observation, mask)
@@ -209,6 +213,7 @@ def export_onnx(
     with `with_value` `value` [batch] in units of the unnormalised reward. With `deterministic=False` the action is
     sampled from an input `noise` [batch, K]: standard normal for continuous actions, uniform in [0, 1) for the rest;
     that of parts is side by side, as an `action_mask` is, in the order of the action space.
+    What is `critic_only` is an input `with_value` alone, and so is the value network's part of what is remembered.
     An agent with a memory takes an input `state` [batch, M], zeros where an episode starts, and puts out `next_state`.
     """
     path = as_path(path)
@@ -223,7 +228,8 @@ def export_onnx(
     player = agent.agent
     policy = ExportedPolicy(player, with_value, with_log_prob, deterministic)
     policy.require_names()
-    random, real = random_samples(player), None if policy.has_memory else real_samples(player)
+    random = random_samples(player, policy.whole)
+    real = None if policy.has_memory else real_samples(player, policy.whole)
     model = _traced(player, policy, random)
     for key, value in provenance(agent).items():
         entry = model.metadata_props.add()
@@ -243,7 +249,7 @@ def export_onnx(
         difference = max(
             largest_difference(player, run(batch), batch, deterministic) for batch in batches(random, real)
         )
-        sequel = play_episodes(player, run, deterministic) if policy.has_memory else None
+        sequel = play_episodes(player, run, deterministic, policy.whole) if policy.has_memory else None
 
     def described(entries: Any) -> list[tuple[str, str, str]]:
         return [

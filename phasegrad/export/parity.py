@@ -48,7 +48,7 @@ class Samples:
         Entries have the environment's own numbers and shape, in the type that the agent stores them in.
         """
         flat = dict(named_leaves(self.observation))
-        leaves = sorted(agent.observing.leaves, key=lambda leaf: leaf.name)
+        leaves = sorted((leaf for leaf in agent.observing.leaves if leaf.name in flat), key=lambda leaf: leaf.name)
         arrays = [leaf.restore(flat[leaf.name]).astype(leaf.space.dtype) for leaf in leaves]
         arrays += [array for array in (self.masks, self.held()) if array is not None]
         return arrays + [self.noise] * with_noise
@@ -63,8 +63,11 @@ class Samples:
         return len(self.noise)
 
 
-def random_samples(agent: Agent) -> Samples:
-    """Observations anywhere in their space, with masks that allow a random part of the actions, and random states."""
+def random_samples(agent: Agent, whole: bool = True) -> Samples:
+    """Observations anywhere in their space, with masks that allow a random part of the actions, and random states.
+
+    Where they are not `whole`, they are what the policy alone is shown, here and below.
+    """
     random = np.random.default_rng(0)
     spaces = copy.deepcopy(agent.observation_space)
     spaces.seed(0)
@@ -74,7 +77,8 @@ def random_samples(agent: Agent) -> Samples:
     else:
         observation = np.stack(rows)
     masks = random_masks(agent, random, len(rows)) if agent.spaces.has_mask else None
-    size = agent.model.state_size
+    size = agent.model.state_size if whole else agent.model.policy_state_size
+    observation = observation if whole else agent.model.for_policy(observation)
     states = random.standard_normal((len(rows), size), np.float32) if size else None
     return Samples(observation, masks, draw_noise(agent, len(rows)), states)
 
@@ -103,7 +107,7 @@ def real_env(agent: Agent) -> envs.VectorEnv | None:
         return None
 
 
-def real_samples(agent: Agent) -> Samples | None:
+def real_samples(agent: Agent, whole: bool = True) -> Samples | None:
     """What an agent without a memory sees when it plays, or None where its environment cannot be made here."""
     env = real_env(agent)
     if env is None:
@@ -112,7 +116,7 @@ def real_samples(agent: Agent) -> Samples | None:
     try:
         observation, mask = env.reset()
         for _ in range(REAL_STEPS):
-            observations.append(observation)
+            observations.append(observation if whole else agent.model.for_policy(observation))
             masks.append(mask)
             with torch.inference_mode():
                 actions, _ = agent.act(observation, mask)
@@ -148,7 +152,9 @@ class Sequel:
     drift: float = 0.0  # the largest between the file's states and those of an agent that carries its own
 
 
-def play_episodes(agent: Agent, run: Callable[[Samples], dict[str, np.ndarray]], deterministic: bool) -> Sequel:
+def play_episodes(
+    agent: Agent, run: Callable[[Samples], dict[str, np.ndarray]], deterministic: bool, whole: bool = True
+) -> Sequel:
     """Check every step of the episodes that an agent with a memory plays; `run` gives a file's outputs by name.
 
     How far the states drift apart refuses no file: a memory may magnify rounding errors without bound.
@@ -158,11 +164,13 @@ def play_episodes(agent: Agent, run: Callable[[Samples], dict[str, np.ndarray]],
         return found
     generator = torch.Generator().manual_seed(1)
     starts, ended = np.ones(env.num_envs, bool), np.zeros(env.num_envs, bool)
-    states = mine = np.zeros((env.num_envs, agent.model.state_size), np.float32)
+    size = agent.model.state_size if whole else agent.model.policy_state_size
+    states = mine = np.zeros((env.num_envs, size), np.float32)
     try:
         observation, mask = env.reset()
         for _ in range(EPISODE_STEPS):
             noise = agent.distribution.draw_noise((env.num_envs,), generator).numpy()
+            observation = observation if whole else agent.model.for_policy(observation)
             batch = Samples(observation, mask, noise, states, starts)
             outputs = run(batch)
             found.difference = max(found.difference, largest_difference(agent, outputs, batch, deterministic))
@@ -185,7 +193,7 @@ def play_episodes(agent: Agent, run: Callable[[Samples], dict[str, np.ndarray]],
 @torch.no_grad()
 def largest_difference(agent: Agent, found: dict[str, np.ndarray], batch: Samples, deterministic: bool) -> float:
     """Between a file's outputs `found` by name and the agent's own on a batch; too large a one is refused."""
-    given = agent.observing.restore(batch.observation)  # as a caller has it
+    given = _as_given(agent, batch.observation)
     params = _policy_params(agent, batch)
     noise = torch.from_numpy(batch.noise).to(agent.device)
     predicted, after = agent.predict(given, batch.states, batch.starts, batch.masks)
@@ -228,7 +236,17 @@ def _policy_params(agent: Agent, batch: Samples) -> Tensor:
     tensors = tree_map(lambda leaf: torch.from_numpy(leaf).to(agent.device), batch.observation)
     masks = None if batch.masks is None else torch.from_numpy(batch.masks).to(agent.device)
     states = _states(agent, batch)
-    return agent.model.policy(tensors, masks) if states is None else agent.model.step(tensors, masks, states)[0]
+    if states is None:
+        return agent.model.policy(tensors, masks)
+    return agent.model.policy_step(tensors, masks, states[:, : agent.model.policy_state_size])[0]
+
+
+def _as_given(agent: Agent, observation: Any) -> Any:
+    """A flat observation as a caller has it; one that is not whole by its dotted names."""
+    leaves = agent.observing.leaves
+    if not isinstance(observation, dict) or all(leaf.name in observation for leaf in leaves):
+        return agent.observing.restore(observation)
+    return {leaf.name: leaf.restore(observation[leaf.name]) for leaf in leaves if leaf.name in observation}
 
 
 def _states(agent: Agent, batch: Samples) -> Tensor | None:

@@ -5,6 +5,7 @@
     detach   one trunk; the value head sees it detached in the policy phase (single-network PPG)
 
 With `frame_stack` it is shown stacks of that many observations (models/stacking.py), which `stacking` describes.
+With `critic_only` the policy network is shown less than the value network (models/privileged.py).
 With `memory` each network has a recurrent layer after its encoder, and what is seen is `Sequences` of observations.
 
 Nothing here knows about losses, optimisers or rollouts.
@@ -13,6 +14,7 @@ Nothing here knows about losses, optimisers or rollouts.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -25,8 +27,10 @@ from phasegrad.distributions import Distribution, Product, distribution_for
 from phasegrad.distributions.choosing import parts_of
 from phasegrad.errors import ConfigError
 from phasegrad.models.encoders import build_encoder
+from phasegrad.models.images import with_images
 from phasegrad.models.initialisation import fixed_norm_, orthogonal_
 from phasegrad.models.memory import MEMORIES, Memory, Sequences
+from phasegrad.models.privileged import critic_only_names, space_without, without
 from phasegrad.models.scaling import ObservationNormalizer
 from phasegrad.models.stacking import Stacking
 
@@ -111,19 +115,23 @@ class ActorCritic(nn.Module):
         """`observation_space` is that of a single observation."""
         super().__init__()
         self.arch = config.arch
+        observation_space = with_images(observation_space, config.encoder, config.images)
         self.stacking = Stacking(observation_space, config.frame_stack) if config.frame_stack > 1 else None
         self.seen_space = observation_space if self.stacking is None else self.stacking.space
+        self.critic_only = critic_only_names(observation_space, config.critic_only)  # what the policy is not shown
         self.distribution = distribution_for(action_space, config.action_distribution)
         self.normalizer = ObservationNormalizer(
             observation_space, config.normalize_observation, config.clip_observation, self.stacking
         )
 
-        def encoder() -> Any:
+        def encoder(space: gym.Space, hidden_sizes: Sequence[int]) -> Any:
             return build_encoder(
-                self.seen_space,
+                space,
                 config.encoder,
-                hidden_sizes=config.hidden_sizes,
+                hidden_sizes=hidden_sizes,
                 activation=config.activation,
+                layer_norm=config.layer_norm,
+                images=config.images,
                 impala_channels=config.impala_channels,
                 impala_pooling=config.impala_pooling,
                 impala_stem=(config.impala_stem, config.impala_stem_stride),
@@ -135,11 +143,12 @@ class ActorCritic(nn.Module):
             start = getattr(encoder, "head_initialisation", "orthogonal")
             return MEMORIES[config.memory](encoder.features, config.memory_size, start)
 
-        self.policy_encoder = encoder()
+        self.policy_encoder = encoder(space_without(self.seen_space, self.critic_only), config.hidden_sizes)
         self.policy_memory = memory(self.policy_encoder)
         policy_trunk = self.policy_memory or self.policy_encoder
         self.policy_head = policy_head(policy_trunk, self.distribution, action_space, config)
-        self.value_encoder = encoder() if self.arch == "dual" else None
+        value_sizes = config.hidden_sizes if config.value_hidden_sizes is None else config.value_hidden_sizes
+        self.value_encoder = encoder(self.seen_space, value_sizes) if self.arch == "dual" else None
         self.value_memory = None if self.value_encoder is None else memory(self.value_encoder)
         value_trunk = self.value_memory or self.value_encoder or policy_trunk
         self.value_head = head(value_trunk, self.value_outputs(), 1.0)
@@ -154,7 +163,7 @@ class ActorCritic(nn.Module):
 
     def policy(self, seen: Any, mask: Tensor | None = None) -> Tensor:
         """Distribution parameters [B, P]."""
-        return self.policy_head(self._policy_features(self._scaled(seen)), mask)
+        return self.policy_head(self._policy_features(self._scaled(seen, policy_only=True)), mask)
 
     def value(self, seen: Any) -> Tensor:
         """V(s), [B]."""
@@ -178,7 +187,7 @@ class ActorCritic(nn.Module):
 
         One network has one value head, unless it was given an auxiliary one beside it.
         """
-        features = self._policy_features(self._scaled(seen))
+        features = self._policy_features(self._scaled(seen, policy_only=True))
         auxiliary = self.auxiliary_head if self.auxiliary_head is not None else self.value_head
         return self.policy_head(features, mask), auxiliary(features).squeeze(-1)
 
@@ -196,19 +205,26 @@ class ActorCritic(nn.Module):
         assert self.policy_memory is not None
         observation = self.normalizer(observation)
         own = self.policy_memory.state_size
-        features, after = self.policy_memory.step(self.policy_encoder(observation), states[:, :own])
+        features, after = self.policy_memory.step(self.policy_encoder(self.for_policy(observation)), states[:, :own])
         value_features = features
         if self.value_encoder is not None and self.value_memory is not None:
             value_features, others = self.value_memory.step(self.value_encoder(observation), states[:, own:])
             after = torch.cat([after, others], 1)
         return self.policy_head(features, mask), self.value_head(value_features).squeeze(-1), after
 
+    def policy_step(self, observation: Any, mask: Tensor | None, states: Tensor) -> tuple[Tensor, Tensor]:
+        """pi and the policy's own next states [B, M] of one step, from those before it; for who needs no value."""
+        assert self.policy_memory is not None
+        encoded = self.policy_encoder(self.normalizer(self.for_policy(observation)))
+        features, after = self.policy_memory.step(encoded, states)
+        return self.policy_head(features, mask), after
+
     def policy_and_states(self, seen: Sequences, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """pi at every step of sequences, and the states [S, K] after the last."""
         assert self.policy_memory is not None
         observation = self.normalizer(seen.observations)
         own = self.policy_memory.state_size
-        encoded = self.policy_encoder(observation)
+        encoded = self.policy_encoder(self.for_policy(observation))
         features, after = self.policy_memory.unroll(encoded, seen.states[:, :own], seen.starts)
         if self.value_encoder is not None and self.value_memory is not None:
             encoded = self.value_encoder(observation)
@@ -220,19 +236,29 @@ class ActorCritic(nn.Module):
         """K: numbers that it remembers of an episode, the policy's before the value network's; 0 without a memory."""
         return sum(memory.state_size for memory in (self.policy_memory, self.value_memory) if memory is not None)
 
-    def _scaled(self, seen: Any) -> Any:
-        """What is seen with its observations normalised; a model with a memory needs sequences."""
+    @property
+    def policy_state_size(self) -> int:
+        """M: how many of these are the policy's."""
+        return 0 if self.policy_memory is None else self.policy_memory.state_size
+
+    def for_policy(self, observation: Any) -> Any:
+        """What the policy is shown of an observation: all but what is for the value network alone."""
+        return without(observation, self.critic_only)
+
+    def _scaled(self, seen: Any, policy_only: bool = False) -> Any:
+        """What is seen, or what the policy is shown of it, with observations normalised; a memory needs sequences."""
         if self.policy_memory is None:
-            return self.normalizer(seen)
+            return self.normalizer(self.for_policy(seen) if policy_only else seen)
         if not isinstance(seen, Sequences):
             raise TypeError("A model with a memory needs sequences: give it `batch.seen`, not `batch.observations`.")
-        return replace(seen, observations=self.normalizer(seen.observations))
+        shown = self.for_policy(seen.observations) if policy_only else seen.observations
+        return replace(seen, observations=self.normalizer(shown))
 
     def _policy_features(self, seen: Any) -> Tensor:
         if self.policy_memory is None:
-            return self.policy_encoder(seen)
+            return self.policy_encoder(self.for_policy(seen))
         own = seen.states[:, : self.policy_memory.state_size]
-        return self.policy_memory(self.policy_encoder(seen.observations), own, seen.starts)
+        return self.policy_memory(self.policy_encoder(self.for_policy(seen.observations)), own, seen.starts)
 
     def _value_features(self, seen: Any) -> Tensor:
         """Of a value network apart."""

@@ -19,11 +19,20 @@ from torch import Tensor, nn
 
 from phasegrad.config import ENCODERS
 from phasegrad.errors import ConfigError
+from phasegrad.models.images import CNNS, SMALLEST_GRID, ImageSpace, channels_first, with_images
 from phasegrad.models.initialisation import fixed_norm_, orthogonal_
 
-ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU}
-SMALLEST_IMAGE = 36  # what the Nature CNN's kernels need; smaller uint8 grids get the grid CNN
-SMALLEST_GRID = 4  # what the grid CNN's need; anything smaller is a vector to `auto`
+ACTIVATIONS: dict[str, tuple[Callable[[], nn.Module], float]] = {
+    # With the gain of the orthogonal weights before it: 1 / sqrt(E[f(z)^2]) of a standard normal z, with which what a
+    # layer puts out is as large as what it takes in. tanh has ReLU's, as is the custom.
+    "tanh": (nn.Tanh, math.sqrt(2)),
+    "relu": (nn.ReLU, math.sqrt(2)),
+    "leaky_relu": (nn.LeakyReLU, math.sqrt(2)),
+    "elu": (nn.ELU, 1.245),
+    "gelu": (nn.GELU, 1.534),
+    "silu": (nn.SiLU, 1.677),
+}
+SMALLEST_IMAGE = 36  # what the Nature CNN's kernels need; smaller images get the grid CNN
 
 
 class Encoder(nn.Module):
@@ -34,13 +43,15 @@ class Encoder(nn.Module):
 
 
 class MLP(Encoder):
-    """Fully connected layers over a flat float vector [B, inputs]."""
+    """Fully connected layers over a flat float vector [B, inputs], each with a LayerNorm where asked for."""
 
-    def __init__(self, inputs: int, hidden_sizes: Sequence[int], activation: str) -> None:
+    def __init__(self, inputs: int, hidden_sizes: Sequence[int], activation: str, layer_norm: bool = False) -> None:
         super().__init__()
         layers: list[nn.Module] = []
+        make, gain = ACTIVATIONS[activation]
         for width in hidden_sizes:
-            layers += [orthogonal_(nn.Linear(inputs, width), math.sqrt(2)), ACTIVATIONS[activation]()]
+            norm = [nn.LayerNorm(width)] if layer_norm else []
+            layers += [orthogonal_(nn.Linear(inputs, width), gain), *norm, make()]
             inputs = width
         self.layers = nn.Sequential(*layers)
         self.features = inputs
@@ -60,15 +71,24 @@ class CompiledLayers(Protocol):
 
 
 class ImageEncoder(Encoder):
-    """Common to the CNNs: [B, H, W, C] or [B, C, H, W] uint8 in, channels_last floats to the layers."""
+    """Common to the CNNs: [B, H, W, C] or [B, C, H, W] in, or stacks [B, F, ...] of those, channels_last floats to the layers.
+
+    Bytes are scaled by the class's `scale`, other numbers by what their space says (models/images.py).
+    """
 
     scale = 1 / 255
 
     def __init__(self, space: gym.spaces.Box) -> None:
         super().__init__()
-        self.channels_first = channels_first(space)
+        self.is_bytes = space.dtype == np.uint8
+        self.frames_first = channels_first(space) if len(space.shape) == 4 else None  # of a stack's frames
+        self.channels_first = self.frames_first is not None or channels_first(space)  # of what is made of them
         shape = space.shape
-        self.image_shape = tuple(shape) if self.channels_first else (shape[2], shape[0], shape[1])
+        if isinstance(space, ImageSpace):
+            self.image_shape: tuple[int, ...] = space.image_shape
+            self.scale = type(self).scale if space.scale is None else space.scale
+        else:
+            self.image_shape = tuple(shape) if self.channels_first else (shape[2], shape[0], shape[1])
         self.compiled_layers: CompiledLayers | None = None  # while an agent trains
 
     @property
@@ -78,15 +98,29 @@ class ImageEncoder(Encoder):
 
     def flat_features(self, observation: Tensor) -> Tensor:
         """What the layers make of the images, [B, width]."""
-        if self.compiled_layers is not None and observation.dtype == torch.uint8 and observation.device.type == "cpu":
-            return self.compiled_layers(observation)
+        observation = self.folded(observation)
+        if self.compiled_layers is not None and observation.device.type == "cpu":
+            if self.is_bytes and observation.dtype == torch.uint8:
+                return self.compiled_layers(observation)
+            if not self.is_bytes:
+                return self.compiled_layers(observation.float())
         features: Tensor = self.layers(self.pixels(observation))
         return features
+
+    def folded(self, observation: Tensor) -> Tensor:
+        """Stacks of frames [B, F, ...] as images [B, F C, H, W]; images as they are."""
+        if self.frames_first is None:
+            return observation
+        frames = observation if self.frames_first else observation.permute(0, 1, 4, 2, 3)
+        return frames.reshape(-1, *self.image_shape)
 
     def pixels(self, observation: Tensor) -> Tensor:
         """[B, C, H, W] floats in channels_last memory: an HWC batch seen as NCHW is that already."""
         image = observation if self.channels_first else observation.permute(0, 3, 1, 2)
-        return image.to(memory_format=torch.channels_last, dtype=torch.get_default_dtype()).mul_(self.scale)
+        floats = image.to(memory_format=torch.channels_last, dtype=torch.get_default_dtype())
+        if observation.dtype == torch.uint8:
+            return floats.mul_(self.scale)
+        return floats if self.scale == 1 else floats * self.scale  # which may be the observation itself
 
     def width_after(self, layers: nn.Module) -> int:
         """Numbers that `layers`, which end in a flattening, make of one image."""
@@ -241,20 +275,6 @@ class VectorEncoder(Encoder):
         return self.mlp(flat_floats(observation, self.space))
 
 
-def is_image(space: gym.Space) -> bool:
-    return isinstance(space, gym.spaces.Box) and len(space.shape) == 3 and space.dtype == np.uint8
-
-
-def shortest_side(space: gym.spaces.Box) -> int:
-    """Of an image's height and width."""
-    return min(space.shape[1:] if channels_first(space) else space.shape[:2])
-
-
-def channels_first(space: gym.spaces.Box) -> bool:
-    """Whether an image is [C, H, W]: its shortest side is the channels', unless it is a stack, which knows."""
-    return bool(getattr(space, "channels_first", space.shape[0] < space.shape[2]))
-
-
 def flat_width(space: gym.Space) -> int:
     """Floats that `flat_floats` makes of one observation."""
     if isinstance(space, gym.spaces.Discrete):
@@ -308,8 +328,11 @@ def build_encoder(
     impala_channels: Sequence[int],
     impala_pooling: str,
     impala_stem: tuple[int, int] = (0, 2),
+    layer_norm: bool = False,
+    images: str = "all",
 ) -> nn.Module:
     """The encoder for an observation space: by name, chosen by the space ("auto"), or the user's own."""
+    space = with_images(space, encoder, images)
     own = OWN_ENCODERS.get(encoder) if isinstance(encoder, str) else encoder
     if own is not None:
         module = own(space)
@@ -321,10 +344,10 @@ def build_encoder(
     assert isinstance(encoder, str)
 
     def mlp(width: int) -> MLP:
-        return MLP(width, hidden_sizes, activation)
+        return MLP(width, hidden_sizes, activation, layer_norm)
 
-    def image(box: gym.spaces.Box, name: str) -> Encoder:
-        side = shortest_side(box)
+    def image(box: ImageSpace, name: str) -> Encoder:
+        side = min(box.image_shape[1:])
         if name == "auto":
             name = "grid" if side < SMALLEST_IMAGE else "nature"
         if name == "nature" and side < SMALLEST_IMAGE:
@@ -348,18 +371,12 @@ def build_encoder(
             return ImpalaCNN(box, impala_channels, impala_pooling, impala_stem)
         return NatureCNN(box) if name == "nature" else GridCNN(box)
 
-    def has_cnn(part: gym.Space) -> bool:
-        if encoder == "mlp" or not isinstance(part, gym.spaces.Box) or not is_image(part):
-            return False
-        return encoder != "auto" or shortest_side(part) >= SMALLEST_GRID
-
     if isinstance(space, gym.spaces.Dict):
-        images = {k: image(s, encoder) for k, s in space.items() if isinstance(s, gym.spaces.Box) and has_cnn(s)}
-        return JointEncoder(images, [(k, s) for k, s in space.items() if k not in images], mlp)
-    if isinstance(space, gym.spaces.Box) and has_cnn(space):
+        cnns = {name: image(part, encoder) for name, part in space.items() if isinstance(part, ImageSpace)}
+        return JointEncoder(cnns, [(name, part) for name, part in space.items() if name not in cnns], mlp)
+    if isinstance(space, ImageSpace):
         return image(space, encoder)
-    if encoder in ("nature", "impala", "grid"):
-        raise ConfigError(
-            f"encoder {encoder} needs an image observation (three-dimensional uint8), not {space}; use mlp or auto."
-        )
+    if encoder in CNNS:
+        kind = "three dimensions, or four of a stack of frames" if images == "all" else "three-dimensional uint8"
+        raise ConfigError(f"encoder {encoder} needs an image observation ({kind}), not {space}; use mlp or auto.")
     return VectorEncoder(space, mlp)

@@ -8,12 +8,12 @@ from __future__ import annotations
 from typing import Any
 
 import gymnasium as gym
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from phasegrad.distributed.moments import merged_moments
 from phasegrad.distributed.ranks import ALONE
+from phasegrad.models.images import has_own_scale
 from phasegrad.models.stacking import Stacking
 from phasegrad.tree import named_leaves
 
@@ -21,7 +21,7 @@ EPSILON = 1e-8
 
 
 class ObservationNormalizer(nn.Module):
-    """(s - mean) / std of each Box, of floats or of integers, clipped; images, choices and bits pass through.
+    """(s - mean) / std of each Box, of floats or of integers, clipped; images with bounds, choices and bits pass through.
 
     The frames of a stack have one mean and std, those of single observations.
     """
@@ -44,7 +44,8 @@ class ObservationNormalizer(nn.Module):
             return observation
         if not isinstance(observation, dict):
             return self._normalized(observation, 0)
-        changed = {name: self._normalized(observation[name], index) for index, name in enumerate(self.names)}
+        there = [(index, name) for index, name in enumerate(self.names) if name in observation]
+        changed = {name: self._normalized(observation[name], index) for index, name in there}
         return {**observation, **changed}
 
     def _normalized(self, values: Tensor, index: int) -> Tensor:
@@ -74,5 +75,5 @@ class ObservationNormalizer(nn.Module):
 
 
 def _has_a_scale(space: gym.Space) -> bool:
-    """A Box, unless it is an image: three-dimensional uint8, which its encoder scales itself."""
-    return isinstance(space, gym.spaces.Box) and not (space.dtype == np.uint8 and len(space.shape) == 3)
+    """A Box, unless it is an image that its encoder scales itself."""
+    return isinstance(space, gym.spaces.Box) and not has_own_scale(space)

@@ -13,7 +13,7 @@ import numpy as np
 from gymnasium import spaces
 from torch import Tensor
 
-from phasegrad.models.encoders import channels_first
+from phasegrad.models.images import ImageSpace, channels_first
 from phasegrad.tree import tree_map
 
 
@@ -77,6 +77,8 @@ def _stacked(space: gym.Space, count: int) -> gym.Space:
     if isinstance(space, spaces.MultiBinary):
         return spaces.MultiBinary(count * int(np.prod(space.shape)))
     assert isinstance(space, spaces.Box)
+    if isinstance(space, ImageSpace):
+        return space.stacked(count)
     if len(space.shape) == 3:
         return ImageStack(space, count)
     low, high = (np.tile(bound.reshape(-1), count) for bound in (space.low, space.high))

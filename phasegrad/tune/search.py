@@ -25,7 +25,7 @@ from phasegrad.config import Config
 from phasegrad.errors import ConfigError, PhasegradError, PhasegradWarning, RunError
 from phasegrad.machine.orphans import is_running
 from phasegrad.machine.paths import as_path
-from phasegrad.models.encoders import is_image
+from phasegrad.models.images import is_image, with_images
 from phasegrad.presets import resolve_config
 from phasegrad.runs.files import write_json
 from phasegrad.runs.reading import REPORT, is_report
@@ -285,7 +285,7 @@ def _is_alive(owner: str) -> bool:
 
 
 def _parts(agent: Algorithm) -> list[Any]:
-    space = agent.agent.observation_space
+    space = with_images(agent.agent.observation_space, agent.config.encoder, agent.config.images)
     return list(getattr(space, "spaces", {"": space}).values())
 
 

@@ -196,7 +196,7 @@ ALWAYS void unpool(int H, int W, int C, const float *g, int g_row, const int32_t
 }
 
 /* A frame of bytes as floats; `first` where its channels come first. */
-ALWAYS void unpack(int H, int W, int C, int first, float scale, const uint8_t *frame, float *out, int out_row) {
+ALWAYS void unpack(int H, int W, int C, int first, float scale, const pixel *frame, float *out, int out_row) {
     for (int y = 0; y < H; y++)
         if (first)
             for (int x = 0; x < W; x++)

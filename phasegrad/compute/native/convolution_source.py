@@ -121,7 +121,15 @@ class Convolution:
 class ConvolutionWriter:
     """Walks the layers once and writes the C of both directions."""
 
-    def __init__(self, layers: Sequence[nn.Module], shape: tuple[int, int, int], first: bool, scale: float) -> None:
+    def __init__(
+        self,
+        layers: Sequence[nn.Module],
+        shape: tuple[int, int, int],
+        first: bool,
+        scale: float,
+        pixel: str = "uint8_t",
+    ) -> None:
+        self.pixel = pixel  # the type of what a frame holds
         self.tape, self.scratch = Block("tape"), Block("scratch")
         self.convolutions: list[Convolution] = []
         self.forward: list[str] = []
@@ -341,12 +349,13 @@ class ConvolutionWriter:
         return "\n".join(
             [
                 (folder / "prelude.h").read_text(),
+                f"typedef {self.pixel} pixel;",
                 (folder / "convolution.h").read_text(),
                 *kernels,
                 "void forward(const uint8_t *frames, int64_t frame_bytes, int64_t count, const float *weights, float *tapes,",
                 "             int64_t tape_step, float *scratch, float *all_features) {",
                 "    for (int64_t image = 0; image < count; image++) {",
-                "        const uint8_t *frame = frames + image * frame_bytes;",
+                "        const pixel *frame = (const pixel *)(frames + image * frame_bytes);",
                 f"        float *tape = tapes + image * tape_step, *features = all_features + image * {self.features};",
                 f"        {forward}",
                 "    }",
@@ -354,7 +363,7 @@ class ConvolutionWriter:
                 "void backward(const uint8_t *frames, int64_t frame_bytes, int64_t count, const float *transposed,",
                 "              float *tapes, int64_t tape_step, float *scratch, const float *all_down, float *gradients) {",
                 "    for (int64_t image = 0; image < count; image++) {",
-                "        const uint8_t *frame = frames + image * frame_bytes;",
+                "        const pixel *frame = (const pixel *)(frames + image * frame_bytes);",
                 f"        float *tape = tapes + image * tape_step; const float *down = all_down + image * {self.features};",
                 f"        {backward}",
                 "    }",

@@ -28,13 +28,18 @@ TAPES_KEPT = 2
 
 
 class CompiledConvolutions:
-    """The compiled layers of an image encoder: uint8 frames [B, ...] to features [B, F], with their gradient."""
+    """The compiled layers of an image encoder: frames [B, ...], uint8 or floats, to features [B, F], with their gradient."""
 
     def __init__(
-        self, layers: Sequence[nn.Module], shape: tuple[int, int, int], channels_first: bool, scale: float
+        self,
+        layers: Sequence[nn.Module],
+        shape: tuple[int, int, int],
+        channels_first: bool,
+        scale: float,
+        is_bytes: bool = True,
     ) -> None:
-        """`layers` of convolutions over images of `shape` (channels, height, width) whose bytes are scaled by `scale`."""
-        writer = ConvolutionWriter(layers, shape, channels_first, scale)
+        """`layers` of convolutions over images of `shape` (channels, height, width) whose numbers are scaled by `scale`."""
+        writer = ConvolutionWriter(layers, shape, channels_first, scale, "uint8_t" if is_bytes else "float")
         self.convolutions, self.features = writer.convolutions, writer.features
         self.tape_size, self.scratch_size, self.weight_count = writer.tape.size, writer.scratch.size, writer.weights
         binary = library(writer.source())
@@ -60,7 +65,7 @@ class CompiledConvolutions:
     def run_forward(self, frames: Tensor, tape: Tensor | None) -> Tensor:
         weights = self._packed() if self._held is None else self._held
         features = torch.empty(len(frames), self.features)
-        frame, step = frames.stride(0), 0 if tape is None else self.tape_size
+        frame, step = frames.stride(0) * frames.element_size(), 0 if tape is None else self.tape_size
         kept = self._one_tape if tape is None else tape  # one for each share, or one for each image
         places = [tensor.data_ptr() for tensor in (frames, weights, kept, self._scratch, features)]
 
@@ -79,7 +84,7 @@ class CompiledConvolutions:
         """Gradients of the parameters, in the order of `__call__`."""
         transposed = torch.cat([self._transposed(c) for c in self.convolutions])
         gradients = torch.zeros(SHARES, self.weight_count)
-        frame = frames.stride(0)
+        frame = frames.stride(0) * frames.element_size()
         places = [tensor.data_ptr() for tensor in (frames, transposed, tape, self._scratch, down, gradients)]
 
         def share(number: int, start: int, count: int) -> None:
@@ -179,7 +184,8 @@ def _pool(threads: int) -> ThreadPoolExecutor:
 def compile_convolutions(encoder: ImageEncoder) -> CompiledConvolutions:
     """The encoder's layers compiled, shown on random images to compute what torch does, gradient included."""
     layers = list(encoder.layers)
-    compiled = CompiledConvolutions(layers, encoder.image_shape, encoder.channels_first, encoder.scale)  # type: ignore[arg-type]
+    how = (encoder.image_shape, encoder.channels_first, encoder.scale, encoder.is_bytes)
+    compiled = CompiledConvolutions(layers, *how)  # type: ignore[arg-type]
     for attempt in range(3):
         try:
             _compare(encoder, compiled, torch.Generator().manual_seed(attempt))
@@ -194,6 +200,8 @@ def _compare(encoder: ImageEncoder, compiled: CompiledConvolutions, generator: t
     channels, height, width = encoder.image_shape
     shape = (channels, height, width) if encoder.channels_first else (height, width, channels)
     frames = torch.randint(0, 256, (SHARES + 1, *shape), dtype=torch.uint8, generator=generator)
+    if not encoder.is_bytes:
+        frames = frames / 255 / encoder.scale
     down = torch.randn(len(frames), compiled.features, generator=generator)
     parameters = list(encoder.layers.parameters())
 

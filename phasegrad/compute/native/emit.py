@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from phasegrad.compute.native import recurrence
+from phasegrad.compute.native import dense_layers, recurrence
 from phasegrad.compute.native.graph import C_TYPES, Unsupported, View, Workspace, dense_strides, view_of
 from phasegrad.compute.native.pointwise import BOOL, EVERY, FLOAT32, FLOATS, INT64, INTEGERS, literal, plain, written
 
@@ -486,6 +486,16 @@ SPECIAL = {
     "lstm_backward": Special(recurrence.lstm_backward, (FLOAT32,), FLOAT32),
     "gru": Special(recurrence.gru, (FLOAT32,), FLOAT32),
     "gru_backward": Special(recurrence.gru_backward, (FLOAT32,), FLOAT32),
+    "elu": Special(dense_layers.elu, (FLOAT32,), FLOAT32),
+    "elu_backward": Special(dense_layers.elu_backward, (FLOAT32,), FLOAT32),
+    "gelu": Special(dense_layers.activation("gelu_({0})"), (FLOAT32,), FLOAT32),
+    "gelu_backward": Special(dense_layers.activation("{0} * gelu_slope_({1})"), (FLOAT32,), FLOAT32),
+    "silu": Special(dense_layers.activation("silu_({0})"), (FLOAT32,), FLOAT32),
+    "silu_backward": Special(dense_layers.activation("{0} * silu_slope_({1})"), (FLOAT32,), FLOAT32),
+    "leaky_relu": Special(dense_layers.leaky_relu, (FLOAT32,), FLOAT32),
+    "leaky_relu_backward": Special(dense_layers.leaky_relu_backward, (FLOAT32,), FLOAT32),
+    "native_layer_norm": Special(dense_layers.layer_norm, (FLOAT32,), FLOAT32),
+    "native_layer_norm_backward": Special(dense_layers.layer_norm_backward, (FLOAT32,), FLOAT32),
     "new_zeros": Special(_filled(0.0), (EVERY,), EVERY, narrows=True),
     "empty_like": Special(_filled(0.0), (EVERY,), EVERY, narrows=True),
 }  # fmt: skip

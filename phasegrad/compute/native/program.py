@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from phasegrad.compute.native import recurrence
+from phasegrad.compute.native import dense_layers, recurrence
 from phasegrad.compute.native.build import library
 from phasegrad.compute.native.emit import Emitter
 from phasegrad.compute.native.graph import ALIGNMENT, Unsupported
@@ -76,8 +76,9 @@ class _Compiled:
         self.emitter = Emitter(graph, fixed, needed_nodes(graph, fixed), operation_name)
         self.kept = list(self.emitter.external)
         self.external = pointers(self.kept)
-        header = recurrence.HEADER.read_text() if recurrence.needs_header(self.emitter.lines) else ""
-        self.body = PRELUDE.read_text() + header + BODY.format(lines="\n".join(self.emitter.lines))
+        needed = [part.HEADER for part in (recurrence, dense_layers) if part.needs_header(self.emitter.lines)]
+        headers = "".join(file.read_text() for file in (PRELUDE, *needed))
+        self.body = headers + BODY.format(lines="\n".join(self.emitter.lines))
 
     def workspace(self, size: int) -> None:
         self._work = np.zeros(size + ALIGNMENT, dtype=np.uint8)
