@@ -6,6 +6,7 @@ Nothing here knows what the settings are used for.
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import json
 import math
@@ -436,6 +437,20 @@ def parse_settings(settings: Sequence[str]) -> dict[str, str]:
         if "=" not in text:
             raise ConfigError(f"--set takes FIELD=VALUE such as compile=replay, not {text!r}.")
     return dict(text.split("=", 1) for text in settings)
+
+
+def option_value(text: str) -> Any:
+    """An environment's option as a command writes it: JSON, or as Python has it (True, None, .5, (1, 2)), else text."""
+    try:
+        return json.loads(text.lower() if text.lower() in ("true", "false") else text)
+    except json.JSONDecodeError:
+        pass
+    try:
+        found = ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return math.inf * (-1 if text[0] == "-" else 1) if text.lower() in ("inf", "-inf") else text
+    found = list(found) if isinstance(found, tuple) else found
+    return found if isinstance(found, bool | int | float | list | None) else text
 
 
 def first_difference(

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from phasegrad.agent import Agent, Spaces
-from phasegrad.algorithms.arguments import require_environment_first, source_and_fields
+from phasegrad.algorithms.arguments import require_environment_first, source_and_fields, source_of
 from phasegrad.algorithms.estimates import value_metrics
 from phasegrad.algorithms.experience import Experience, make_training_envs
 from phasegrad.algorithms.verbs import Verbs
@@ -83,7 +83,7 @@ class Algorithm(Verbs, ABC):
         self.run = RunState(Legs(self.ranks.share(config.num_envs)), run_dir=directory)
         self.progress = self.run.progress
         self.scalars: dict[str, float] = {}  # what the algorithm carries from one iteration to the next
-        source = config.env if env is None else env
+        source = source_of(config, env)
         made = None if spaces is not None else make_training_envs(source, config, self.ranks, self.run.legs.numbers)
         spaces = Spaces.of(made) if made is not None else spaces
         assert spaces is not None

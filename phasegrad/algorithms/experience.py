@@ -32,6 +32,9 @@ from phasegrad.tree import named_leaves, tree_map
 
 def make_training_envs(source: Any, config: Config, ranks: Ranks, numbers: np.ndarray) -> envs.VectorEnv:
     """This process's environments, in the legs `numbers`."""
+    notice = envs.backend_notice(source, config.env_options, config.backend)
+    if notice and ranks.is_first:
+        warnings.warn(notice, PhasegradWarning, stacklevel=3)
     return envs.make(
         source,
         num_envs=len(numbers),

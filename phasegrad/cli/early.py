@@ -74,6 +74,10 @@ def check_tune(options: argparse.Namespace) -> None:
         meant = "" if options.algorithm in algorithm_names() else nearest(options.algorithm, SPACES)
         raise ConfigError(f"tune knows a search space for {' and '.join(SPACES)}, not {options.algorithm!r}.{meant}")
     require_env(options.env)
+    if options.env_options:
+        from phasegrad import envs
+
+        envs.resolve(options.env, options.env_options)
     parse_settings(options.set)
     coerced("trials", options.trials, int, 1)
     coerced("total_steps", options.steps, int, 1)

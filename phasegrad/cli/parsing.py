@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import typing
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,9 +11,11 @@ from phasegrad.algorithms.known import algorithm_names, settings_of
 from phasegrad.cli.fields import add_fields, defaults_for, list_algorithms
 from phasegrad.cli.formatting import Parser
 from phasegrad.cli.verbs import build_parser
+from phasegrad.config import option_value
 from phasegrad.errors import ConfigError, unknown
 
 HELP = ("-h", "--help", "--help-all")
+TAKES_ENV_OPTIONS = ("train", "tune")
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -31,6 +32,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         refuse(left, verbs.get(found.verb, parser))
     if found.verb == "tune":
         found.algorithm = searched_algorithm(found)
+    refuse_env_options(found.verb or "", env_options)
     found.env_options = env_options
     return found
 
@@ -98,7 +100,7 @@ def is_former(action: argparse.Action) -> bool:
 
 
 def split_env_options(arguments: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
-    """Takes --env.NAME VALUE (or =VALUE) out of the arguments; values as JSON where they are, else as text."""
+    """Takes --env.NAME VALUE (or =VALUE) out of the arguments; without a value it is true."""
     rest: list[str] = []
     options: dict[str, Any] = {}
     pending = list(arguments)
@@ -108,12 +110,23 @@ def split_env_options(arguments: Sequence[str]) -> tuple[list[str], dict[str, An
             rest.append(argument)
             continue
         name, equals, value = argument.removeprefix("--env.").partition("=")
+        if not name:
+            raise ConfigError("--env.NAME VALUE names an option of the environment, such as --env.gravity -5.")
         if not equals:
-            if not pending:
-                raise ConfigError(f"--env.{name} needs a value.")
-            value = pending.pop(0)
-        try:
-            options[name.replace("-", "_")] = json.loads(value.lower() if value.lower() in ("true", "false") else value)
-        except json.JSONDecodeError:
-            options[name.replace("-", "_")] = value
+            value = "true" if not pending or is_option(pending[0]) else pending.pop(0)
+        options[name.replace("-", "_")] = option_value(value)
     return rest, options
+
+
+def is_option(argument: str) -> bool:
+    """Whether a word begins another option; a negative number is a value."""
+    return argument.startswith("-") and not isinstance(option_value(argument), int | float)
+
+
+def refuse_env_options(verb: str, options: Mapping[str, Any]) -> None:
+    """Verbs that make no new environments of their own have nowhere to put --env.NAME."""
+    if not options or verb in TAKES_ENV_OPTIONS:
+        return
+    name = next(iter(options))
+    instead = f"--set env.{name}=VALUE" if verb == "study" else "a run keeps the options that it was trained with"
+    raise ConfigError(f"{verb} takes no --env.{name}: {instead}.")

@@ -15,6 +15,7 @@ from phasegrad.envs.actions import ActionAdapter, flat_actions
 from phasegrad.envs.checker import CheckReport, check
 from phasegrad.envs.contract import Episode, Observation, Step, VectorEnv
 from phasegrad.envs.families import EnvSpec, list_envs, resolve
+from phasegrad.envs.foreign import foreign_kind
 from phasegrad.envs.given import as_batch, missing_entry
 from phasegrad.envs.seeding import env_seeds
 from phasegrad.envs.spaces import ObservationAdapter, flatten, flatten_observation, same_form
@@ -29,7 +30,9 @@ __all__ = [
     "ObservationAdapter",
     "Step",
     "VectorEnv",
+    "alone",
     "as_batch",
+    "backend_notice",
     "check",
     "env_seeds",
     "flat_actions",
@@ -37,6 +40,7 @@ __all__ = [
     "flatten_observation",
     "list_envs",
     "make",
+    "maker_of",
     "missing_entry",
     "name_of",
     "resolve",
@@ -90,6 +94,8 @@ def make(
         return _from_factory(factory_of_id(spec, render), seeds, vectorization, render, timeout)
     if backend == "envpool":
         raise ConfigError("The envpool backend makes environments from ids only; leave the backend at auto.")
+    if isinstance(source, gym.Env) and num_envs == 1:
+        source = alone(source)
     if isinstance(source, gym.vector.VectorEnv):
         from phasegrad.envs.vector_adapter import adapt
 
@@ -98,13 +104,35 @@ def make(
         return adapt(source, seeds, render, timeout)
     if isinstance(source, gym.Env):
         raise EnvError(
-            f"Pass a function that makes the environment, such as `lambda: {type(source.unwrapped).__name__}()`, not "
-            "an environment: each of the parallel ones must be its own."
+            f"Pass a function that makes the environment, such as `{maker_of(source)}`, not an environment: each of the "
+            "parallel ones must be its own; with num_envs=1 the one given is used."
         )
+    foreign = None if isinstance(source, type) else foreign_kind(source)
+    if foreign is not None:
+        raise EnvError(f"A {type(source).__name__} was given for the environment, {foreign}.")
     if not callable(source):
         raise EnvError(f"An environment is an id, a function or a gymnasium VectorEnv, not a {type(source).__name__}.")
     factory = partial(source, **options) if options else source
     return _from_factory(factory, seeds, vectorization, render, timeout)
+
+
+def backend_notice(source: EnvSource, options: Mapping[str, Any], backend: str = "auto") -> str:
+    """The sentence where an environment's options have decided its backend; '' where they have not."""
+    if not isinstance(source, str) or ":" in source or not options:
+        return ""  # an id of a module is gymnasium's, and must not be imported here
+    return resolve(source, options, backend=backend).notice
+
+
+def alone(env: gym.Env) -> gym.vector.VectorEnv:
+    """An environment that is there already as the only one of a VectorEnv: it cannot be made a second time."""
+    return gym.vector.SyncVectorEnv([lambda: env])
+
+
+def maker_of(env: gym.Env) -> str:
+    """How to write a function that makes such an environment."""
+    if env.spec is not None:
+        return f'lambda: gymnasium.make("{env.spec.id}")'
+    return f"lambda: {type(env.unwrapped).__name__}()"
 
 
 def name_of(source: EnvSource) -> str:

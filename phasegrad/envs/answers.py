@@ -10,18 +10,21 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from phasegrad.envs.foreign import foreign_kind
 from phasegrad.errors import EnvError
 
-_WRAP = 'wrap it by gymnasium.make("GymV21Environment-v0", env=...), which the package shimmy brings'
+_WRAP = "wrap it by shimmy's GymV21CompatibilityV0(env=...)"
 _RESET = f"return (observation, info) from reset(*, seed=None, options=None), or {_WRAP}"
 _STEP = f"return (observation, reward, terminated, truncated, info) from step, or {_WRAP}"
 
 
 def require_env(env: Any) -> gym.Env:
     """An environment that says what it observes and what it can do, or a sentence."""
+    foreign = foreign_kind(env)
+    if foreign is not None:
+        raise EnvError(f"The environment factory returned a {type(env).__name__}, {foreign}.")
     if not isinstance(env, gym.Env):
-        old = f"; an environment of the old Gym must be wrapped: {_WRAP}" if hasattr(env, "step") else ""
-        raise EnvError(f"The environment factory must return a gymnasium.Env, but returned {type(env).__name__}{old}.")
+        raise EnvError(f"The environment factory must return a gymnasium.Env, but returned {_shown_kind(env)}.")
     for name in ("observation_space", "action_space"):
         require_space(env, name)
     return env
@@ -34,7 +37,9 @@ def require_space(env: Any, name: str) -> None:
     if space is None:
         raise EnvError(f"{of} has no {name}: set it, in its __init__ or on the class, to a space of gymnasium.spaces.")
     if not isinstance(space, gym.Space):
-        raise EnvError(f"The {name} of {of} is a {type(space).__name__}, which is no space of gymnasium.spaces.")
+        old = type(space).__module__.split(".")[0] == "gym"
+        more = ", but of the old package gym: import spaces from gymnasium" if old else ""
+        raise EnvError(f"The {name} of {of} is a {type(space).__name__}, which is no space of gymnasium.spaces{more}.")
 
 
 def checked_reset(answer: Any, index: int) -> tuple[Any, dict[str, Any]]:
@@ -118,6 +123,12 @@ def as_number(reward: Any) -> float | None:
         return float(array.item()) if array.size == 1 and array.dtype.kind in "fiub" else None
     except (TypeError, ValueError):
         return None
+
+
+def _shown_kind(env: Any) -> str:
+    if isinstance(env, gym.vector.VectorEnv):
+        return f"a {type(env).__name__}: give a VectorEnv itself, not a function that makes it"
+    return "nothing" if env is None else type(env).__name__
 
 
 def _shown(value: Any) -> str:

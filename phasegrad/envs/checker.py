@@ -62,6 +62,10 @@ def check(
 
     if isinstance(source, VectorEnv):
         return _run(source, steps, seed, _Teller(source.backend == "envpool"))[0]
+    if isinstance(source, gym.Env):  # as Stable-Baselines3's check_env takes it
+        from phasegrad.envs import alone
+
+        source = alone(source)
     if isinstance(source, gym.vector.VectorEnv):
         env = make(source, num_envs=source.num_envs, seeds=env_seeds(seed, 0, source.num_envs))
         return _close_after(env, steps, seed, _Teller(False))[0]
@@ -147,7 +151,7 @@ def _watched(source: Any, options: Mapping[str, Any] | None, backend: str, tell:
         if spec.backend == "envpool":
             return source, options
         factory = factory_of_id(spec, render=False)
-    elif not callable(source) or isinstance(source, gym.Env):
+    elif not callable(source):
         return source, options  # `make` says what is wrong with it
     elif options:
         factory = partial(source, **options)

@@ -26,8 +26,6 @@ from phasegrad.machine.processors import own_processors
 # Waking a second thread costs more than stepping these: CartPole with 8 environments runs several times faster on one.
 _CHEAP_PACKAGES = ("envpool.classic_control", "envpool.toy_text", "envpool.minigrid")
 _CHEAP_ENVS_PER_THREAD = 64
-# What `make` sets itself; an option of this name would silently fight with it.
-_OWN_OPTIONS = ("num_envs", "batch_size", "num_threads", "seed", "env_seed", "max_num_players", "gym_reset_return_info")
 _MAX_RESET_STEPS = 10
 _UNLIMITED = 2**31 - 1  # envpool's max_episode_steps where there is no limit
 _FRAMES_PER_SECOND = {"classic": 50.0, "box2d": 50.0, "atari": 15.0, "procgen": 15.0}  # Atari: 60 over 4 skipped frames
@@ -259,9 +257,6 @@ class EnvpoolVectorEnv(VectorEnv):
             qt.require()
         import envpool
 
-        for name in self.spec.kwargs:
-            if name in _OWN_OPTIONS:
-                raise ConfigError(f"The option {name!r} of {self.spec.id} is set by phasegrad and cannot be passed on.")
         kwargs = dict(self.spec.kwargs)
         if self._render:
             if self._package.startswith("envpool.mujoco"):
@@ -283,7 +278,8 @@ class EnvpoolVectorEnv(VectorEnv):
                 raise ConfigError(
                     f"envpool's {self.spec.id} has no option {wrong[0]!r}.{nearest(wrong[0], known)}"
                 ) from error
-            raise ConfigError(f"envpool's {self.spec.id} refuses its options {self.spec.kwargs}: {error}.") from error
+            said = "" if "incompatible constructor" in str(error) else f": {error}"
+            raise ConfigError(f"envpool's {self.spec.id} refuses its options {self.spec.kwargs}{said}.") from error
         except Exception as error:
             raise EnvError(f"envpool could not make {self.spec.id}: {error}.") from error
 

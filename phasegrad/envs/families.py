@@ -5,6 +5,7 @@ Looks into the registries of envpool and gymnasium; makes no environment.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -13,7 +14,17 @@ from typing import Any
 import gymnasium as gym
 
 from phasegrad.envs import qt
-from phasegrad.errors import ConfigError, EnvError, nearest
+from phasegrad.envs.options import (
+    Taken,
+    envpool_options,
+    gymnasium_takes,
+    no_option,
+    refuse_set_here,
+    refuse_values,
+    same_elsewhere,
+)
+from phasegrad.envs.unknown_ids import package_of_id
+from phasegrad.errors import ConfigError, EnvError, either, nearest
 
 FAMILIES = ("classic", "box2d", "mujoco", "atari", "procgen", "minigrid", "other")
 
@@ -47,6 +58,7 @@ class EnvSpec:
     backend: str  # "envpool" or "gymnasium"
     id: str  # the backend's own id
     kwargs: dict[str, Any] = field(default_factory=dict)
+    notice: str = ""  # the sentence for a user whose options have decided the backend
 
 
 def resolve(
@@ -59,10 +71,12 @@ def resolve(
 ) -> EnvSpec:
     """Find the family and the backend of `env_id` and complete `options` with the family's defaults.
 
-    `auto` takes envpool for what it knows, except MiniGrid (kept as its authors wrote it) and MuJoCo with `render`
-    (envpool ends the process where there is no OpenGL).
+    `auto` takes envpool for what it knows, except MiniGrid (kept as its authors wrote it), MuJoCo with `render`
+    (envpool ends the process where there is no OpenGL), and options that only gymnasium's environment has. It follows from
+    the id and the names of the options, so that a run that is resumed finds the same.
     """
     options = dict(options or {})
+    refuse_set_here(env_id, options)
     if backend not in ("auto", "envpool", "gymnasium"):
         raise ConfigError(f"Unknown backend {backend!r}; use auto, envpool or gymnasium.")
     if ":" in env_id:
@@ -83,6 +97,13 @@ def resolve(
         return _resolve_procgen(name, options, backend)
     if backend == "auto" and (family == "minigrid" or (family == "mujoco" and render)):
         return _resolve_gymnasium(env_id, options, explicit=False)
+    if options:
+        refuse_set_here(name, options, on_envpool=True)
+        known = envpool_options(name, packages[name])
+        beyond = [option for option in options if option not in known]
+        if beyond:
+            return _beyond_envpool(name, family, options, beyond, list(known), backend)
+        refuse_values(name, options, known)
     if family == "atari":
         training = not evaluation
         options = {
@@ -90,6 +111,41 @@ def resolve(
             "use_fire_reset": True, "episodic_life": training, "reward_clip": training, **options,
         }  # fmt: skip
     return EnvSpec(family, "envpool", name, options)
+
+
+def _beyond_envpool(
+    name: str, family: str, options: dict[str, Any], beyond: list[str], known: list[str], backend: str
+) -> EnvSpec:
+    """gymnasium's environment where envpool's lacks the options `beyond`, or the sentence for those neither has."""
+    if family == "atari":  # gymnasium's has other observations: frames as they come, one at a time
+        more = (
+            " ALE's own environment has frames as they come, without resizing, stacking and skipping: "
+            f"--backend gymnasium --env ALE/{name} (Python: backend='gymnasium'), with \"gymnasium[atari]\" installed."
+        )
+        raise ConfigError(no_option(f"envpool's {name}", beyond[0], known) + more)
+    taken = gymnasium_takes(name) if name in gym.registry else Taken(lambda: None)
+    theirs = taken.names if taken is not None else []
+    unknown = taken.unknown(options) if taken is not None else []
+    neither = [option for option in unknown if option in beyond]
+    if neither:
+        raise ConfigError(no_option(name, neither[0], [*known, *theirs]))
+    if unknown:
+        raise ConfigError(
+            f"{name} has no {either(unknown)} on gymnasium and no {either(beyond)} on envpool, so they cannot be used "
+            "together: leave one out."
+        )
+    if backend == "envpool":
+        raise ConfigError(
+            f"envpool's {name} has no option {beyond[0]!r}, but gymnasium's has: use --backend gymnasium (Python: "
+            "backend='gymnasium') or auto."
+        )
+    spec = _resolve_gymnasium(name, options, explicit=False)
+    same = same_elsewhere(name, options, envpool_packages())
+    faster = f"; {same} is the same on envpool" if same else ""
+    spec.notice = (
+        f"{name} runs on gymnasium, which steps slower, since envpool's has no option {either(beyond)}{faster}."
+    )
+    return spec
 
 
 def list_envs() -> dict[str, list[str]]:
@@ -196,13 +252,26 @@ def _resolve_gymnasium(env_id: str, options: dict[str, Any], explicit: bool) -> 
             ) from error
     if name.startswith(("MiniGrid-", "BabyAI-")) and not _register_minigrid():
         raise EnvError(f'{env_id} needs MiniGrid: pip install "phasegrad[minigrid]".')
+    if name.startswith("ALE/"):
+        with contextlib.suppress(ImportError):
+            importlib.import_module("ale_py")  # registers them
     spec = gym.registry.get(name)
     if module and (spec is None or spec.entry_point is None):
         raise EnvError(_unknown_of_module(module, name))
     if spec is None or spec.entry_point is None:
         known: Iterable[str] = gym.registry if explicit else {**envpool_packages(), **dict.fromkeys(gym.registry)}
         where = "gymnasium has no environment" if explicit else "Unknown environment"
-        raise EnvError(f"{where} {env_id!r}.{nearest(name, known)} `phasegrad envs` lists all.")
+        advice = package_of_id(name) or (
+            f" `phasegrad envs` lists all; one that a module of yours registers is module:{name}."
+        )
+        alike = [known_id for known_id in known if known_id[:4] == name[:4]] if package_of_id(name) else known
+        raise EnvError(f"{where} {env_id!r}.{nearest(name, alike)}{advice}")
+    taken = gymnasium_takes(name) if options else None
+    unknown = taken.unknown(options) if taken is not None else []
+    if taken is not None and unknown:
+        raise ConfigError(no_option(f"gymnasium's {name}", unknown[0], taken.names))
+    if taken is not None:
+        refuse_values(name, options, taken.defaults)
     return EnvSpec(_family(str(spec.entry_point)), "gymnasium", name, options)
 
 

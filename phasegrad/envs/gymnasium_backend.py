@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import gymnasium as gym
@@ -18,6 +19,8 @@ from phasegrad.envs.actions import ActionAdapter
 from phasegrad.envs.answers import as_number, checked_reset, require_env, reset_mistake, step_mistake
 from phasegrad.envs.contract import Episode, Observation, Step, VectorEnv
 from phasegrad.envs.families import EnvSpec
+from phasegrad.envs.foreign import foreign_kind
+from phasegrad.envs.options import Taken, gymnasium_takes, no_option, refused_option
 from phasegrad.envs.spaces import ACTION_MASK, Leaf, ObservationAdapter, fits_dtype, follow
 from phasegrad.envs.watching import StepTimeout, time_limit
 from phasegrad.errors import ConfigError, EnvError, PhasegradError
@@ -355,8 +358,17 @@ def build_env(factory: EnvFactory, index: int) -> gym.Env:
     except PhasegradError:
         raise
     except Exception as error:
+        options = factory.keywords if isinstance(factory, partial) else {}
+        refused = refused_option(error, options)
+        if refused is not None:
+            raise ConfigError(no_option(_name(factory), refused, Taken(factory.func).names)) from error  # type: ignore[attr-defined]
         raise EnvError(f"Making environment {index} raised {type(error).__name__}: {error}") from error
     return without_mission(require_env(env))
+
+
+def _name(factory: EnvFactory) -> str:
+    inner = factory.func if isinstance(factory, partial) else factory
+    return str(getattr(inner, "__name__", type(inner).__name__))
 
 
 def without_mission(env: gym.Env) -> gym.Env:
@@ -370,6 +382,9 @@ def without_mission(env: gym.Env) -> gym.Env:
 def factory_of_id(spec: EnvSpec, render: bool) -> EnvFactory:
     """A factory for a registered id, whose failures are told in the words of our extras."""
     kwargs = dict(spec.kwargs)
+    taken = gymnasium_takes(spec.id) if kwargs else None
+    if taken is not None:
+        kwargs = taken.as_declared(kwargs)
     if render:
         kwargs["render_mode"] = "rgb_array"
 
@@ -381,9 +396,20 @@ def factory_of_id(spec: EnvSpec, render: bool) -> EnvFactory:
             advice = f'pip install "phasegrad[{extra}]"' if extra else "install what it names"
             raise EnvError(f"{spec.id} needs a package that is not installed ({error}): {advice}.") from error
         except TypeError as error:
-            raise ConfigError(f"gymnasium's {spec.id} refuses its options {spec.kwargs}: {error}.") from error
-        except Exception as error:
+            refused = refused_option(error, spec.kwargs)
+            if refused is not None:
+                known = taken.names if taken is not None else ()
+                raise ConfigError(no_option(f"gymnasium's {spec.id}", refused, known)) from error
+            foreign = foreign_kind(gym.registry[spec.id].entry_point)
+            if foreign is not None:
+                raise EnvError(f"{spec.id} is {foreign}.") from error
+            if spec.kwargs:
+                raise ConfigError(f"gymnasium's {spec.id} refuses its options {spec.kwargs}: {error}.") from error
             raise EnvError(f"gymnasium could not make {spec.id}: {error}") from error
+        except Exception as error:
+            given = f" with {spec.kwargs}" if spec.kwargs else ""
+            told = str(error) if isinstance(error, gym.error.Error) else f"{type(error).__name__}: {error}"
+            raise EnvError(f"gymnasium could not make {spec.id}{given} ({told.rstrip('.')}).") from error
         return env
 
     return make_one
@@ -392,10 +418,18 @@ def factory_of_id(spec: EnvSpec, render: bool) -> EnvFactory:
 def checked_entry(observation: Any, leaf: Leaf, index: int) -> np.ndarray:
     """The array of one leaf, once it has the shape and dtype its space promises."""
     try:
-        array = np.asarray(follow(observation, leaf.path))
+        found = follow(observation, leaf.path)
     except (KeyError, IndexError, TypeError) as error:
         raise EnvError(f"The observation of environment {index} has no entry {leaf.name!r}.") from error
     entry = f" entry {leaf.name!r}" if leaf.name else ""
+    try:
+        array = np.asarray(found)
+    except ValueError as error:  # rows of unlike length
+        raise EnvError(
+            f"Environment {index} returned an observation{entry} that is no array of {leaf.original}: {error}."
+        ) from error
+    if array.size == 1 and array.shape != leaf.shape and set(leaf.shape) <= {1}:
+        array = array.reshape(leaf.shape)  # one number is one number, in however many brackets
     if array.shape != leaf.shape:
         raise EnvError(
             f"Environment {index} returned an observation{entry} of shape {array.shape}, but its space "

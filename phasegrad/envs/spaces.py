@@ -185,8 +185,8 @@ def same_form(left: gym.Space, right: gym.Space) -> bool:
 
 
 def to_float32(space: spaces.Box) -> spaces.Box:
-    """The same box in float32; bounds beyond float32 become infinite."""
-    if space.dtype == np.float32:
+    """The same box in float32, of no class derived from Box; bounds beyond float32 become infinite."""
+    if space.dtype == np.float32 and type(space) is spaces.Box:
         return space
     with np.errstate(over="ignore"):
         low, high = space.low.astype(np.float32), space.high.astype(np.float32)
@@ -215,24 +215,45 @@ def walk_arrays(nested: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
         yield from walk_arrays(entry, f"{prefix}.{key}" if prefix else str(key))
 
 
+_UNREADABLE = (
+    (spaces.Text, ", since networks here read no text"),
+    (spaces.Graph, ", since networks here read no graphs"),
+    (spaces.Sequence, ", since its length varies"),
+    (spaces.OneOf, ", since it is one of several spaces at a time"),
+)
+
+
+def _without(path: tuple[str | int, ...]) -> str:
+    """How to leave an entry out, where that can be done by name."""
+    named = len(path) == 1 and isinstance(path[0], str)
+    return ": gymnasium.wrappers.FilterObservation leaves an entry out" if named else ""
+
+
 def _leaf(name: str, path: tuple[str | int, ...], original: gym.Space) -> Leaf:
     start: np.ndarray | int | None = None
     flat: gym.Space = original
-    # Subclasses are refused: minigrid's MissionSpace and the like give their values another meaning.
-    if type(original) is spaces.Box and np.dtype(original.dtype).kind in "fiub":
+    # Of a class derived from one of these the plain space is seen: it is what files hold and networks are made for.
+    if isinstance(original, spaces.Box) and np.dtype(original.dtype).kind in "fiub":
+        if type(original) is not spaces.Box:
+            flat = spaces.Box(original.low, original.high, original.shape, original.dtype.type)
         if original.dtype.kind in "fb" or original.dtype in (np.uint16, np.uint32, np.uint64):  # little known to torch
             flat = to_float32(original)
     elif isinstance(original, spaces.Discrete):
         start = int(original.start)
-        flat = original if start == 0 and original.dtype == np.int64 else spaces.Discrete(int(original.n))
+        plain = type(original) is spaces.Discrete and start == 0 and original.dtype == np.int64
+        flat = original if plain else spaces.Discrete(int(original.n))
     elif isinstance(original, spaces.MultiDiscrete):
         start = np.asarray(original.start, np.int64)
-        if original.nvec.ndim != 1 or np.any(start) or original.dtype != np.int64:
+        plain = type(original) is spaces.MultiDiscrete and original.nvec.ndim == 1 and original.dtype == np.int64
+        if not plain or np.any(start):
             flat = spaces.MultiDiscrete(original.nvec.reshape(-1).astype(np.int64))
     elif isinstance(original, spaces.MultiBinary):
         if len(original.shape) == 1:  # n and (n,) are unequal to gymnasium, and a file cannot tell them apart
             flat = spaces.MultiBinary(original.shape[0])
+        elif type(original) is not spaces.MultiBinary:
+            flat = spaces.MultiBinary(original.shape)
     else:
         where = f"entry {name!r} of the observation space" if name else "observation space"
-        raise EnvError(f"The {where} is {original}, which is not supported; {_SUPPORTED} are.")
+        why = next((told for kind, told in _UNREADABLE if isinstance(original, kind)), "")
+        raise EnvError(f"The {where} is {original}, which is not supported{why}; {_SUPPORTED} are{_without(path)}.")
     return Leaf(name, path, original, flat, tuple(original.shape or ()), start)

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from phasegrad import envs
 from phasegrad.machine.memory import gigabytes, resident_bytes
 from phasegrad.runs.ending import next_lines, summary_line
 from phasegrad.runs.formats import duration, number, sparkline
@@ -173,8 +174,9 @@ def make_display(trainer: Trainer, total: int, shown: bool, stopping: Callable[[
         return LiveRunDisplay(view, lambda: trainer.clock.current, stopping, NotebookScreen)
     if is_terminal():
         return LiveRunDisplay(view, lambda: trainer.clock.current, stopping)
+    where = " on gymnasium" if envs.backend_notice(agent.source, config.env_options, config.backend) else ""
     more = f"{config.arch} network on {agent.device}, {stored} of stored rollouts, {computed}"
-    return PlainRunDisplay(view, f"{view.title}, {more}")
+    return PlainRunDisplay(view, f"{view.title}{where}, {more}")
 
 
 def take_up(view: RunView, trainer: Trainer) -> None:

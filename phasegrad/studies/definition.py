@@ -235,8 +235,12 @@ def check_fields(fields: Mapping[str, Any], known: Iterable[str], where: str, ke
     if not isinstance(options, dict):
         raise ConfigError(f"env_options in {where} must be a table.")
     for name, value in options.items():
-        if not isinstance(value, (str, int, float, bool)):
-            raise ConfigError(f"env_options.{name} in {where} must be a number, true, false or text.")
+        if not all(isinstance(item, (str, int, float, bool)) for item in _items(value)):
+            raise ConfigError(f"env_options.{name} in {where} must be a number, true, false, text or a list of those.")
+
+
+def _items(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
 
 
 def _require_data_only(study: Study) -> None:
@@ -249,7 +253,9 @@ def _require_data_only(study: Study) -> None:
             )
     layers = [study.fields, *(e.fields for e in study.environments), *(v.fields for v in study.variants)]
     for fields in layers:
-        for name, value in fields.get("env_options", {}).items():
+        for name, value in [
+            (name, item) for name, given in fields.get("env_options", {}).items() for item in _items(given)
+        ]:
             if isinstance(value, str) and not SAFE_OPTION.fullmatch(value):
                 raise ConfigError(
                     f"env_options.{name} = {value[:60]!r} may be a path: add --allow-import if you trust the file."

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from phasegrad import envs
+from phasegrad.config import option_value
 from phasegrad.errors import ConfigError, PhasegradError, nearest
 from phasegrad.studies.checking import checked_seeds, distinct_folders, whole
 from phasegrad.studies.definition import MOST_RUNS, Environment, Study
@@ -87,11 +87,7 @@ def parse_overrides(pairs: Iterable[str]) -> dict[str, Any]:
             raise ConfigError(f"--set takes FIELD=VALUE, not {pair!r}.")
         name = name.strip().replace("-", "_")
         if name.startswith("env."):
-            try:
-                option = json.loads(value)
-            except json.JSONDecodeError:
-                option = value
-            found.setdefault("env_options", {})[name.removeprefix("env.")] = option
+            found.setdefault("env_options", {})[name.removeprefix("env.")] = option_value(value)
         else:
             found[name] = value
     return found
