@@ -35,7 +35,7 @@ def source_and_fields(env: Any, fields: Mapping[str, Any]) -> tuple[Any, dict[st
         raise ConfigError("env is missing: give an environment id such as CartPole-v1.")
     if isinstance(env, str):
         return env, fields | {"env": env}
-    fields["env"] = f"custom:{envs.name_of(env)}"
+    fields["env"] = envs.setting_of(env)
     if isinstance(env, gym.vector.VectorEnv):
         found = env.num_envs * joining.current().size  # each process brings its own
         if fields.setdefault("num_envs", found) != found:

@@ -11,6 +11,7 @@ from typing import Any
 
 import gymnasium as gym
 
+from phasegrad.envs.another import kept_options, name_of, setting_of
 from phasegrad.envs.checker import CheckReport, check
 from phasegrad.envs.contract import Episode, Observation, Step, VectorEnv
 from phasegrad.envs.families import EnvSpec, list_envs, resolve
@@ -33,11 +34,13 @@ __all__ = [
     "env_seeds",
     "flatten",
     "flatten_observation",
+    "kept_options",
     "list_envs",
     "make",
     "name_of",
     "resolve",
     "same_form",
+    "setting_of",
 ]
 
 EnvSource = str | Callable[[], gym.Env] | gym.vector.VectorEnv
@@ -65,7 +68,8 @@ def make(
     vectorization: "sync" steps gymnasium environments in turn, "async" in a process each; envpool has its own threads.
     num_threads: envpool's; by default as many as there are processors, fewer for environments too cheap to share out.
     options: keyword arguments of the environment; Procgen: `distribution`, `num_levels`, `start_level`.
-    evaluation: score as published: on Atari whole games and unclipped rewards.
+    evaluation: score as published: on Atari whole games and unclipped rewards. `source` may be a single environment,
+        which is then the only one.
     timeout: seconds that a step or reset of a gymnasium environment may take; envpool's C++ code cannot be interrupted.
     """
     if num_envs < 1:
@@ -93,6 +97,10 @@ def make(
         if source.num_envs != num_envs:
             raise ConfigError(f"num_envs is {num_envs}, but the vector environment holds {source.num_envs}.")
         return adapt(source, seeds, render, timeout)
+    if isinstance(source, gym.Env) and evaluation and num_envs == 1:
+        from phasegrad.envs.gymnasium_backend import GymnasiumVectorEnv, without_mission
+
+        return GymnasiumVectorEnv([without_mission(source)], seeds, render, timeout)
     if isinstance(source, gym.Env):
         raise EnvError(
             f"Pass a function that makes the environment, such as `lambda: {type(source.unwrapped).__name__}()`, not "
@@ -102,11 +110,6 @@ def make(
         raise EnvError(f"An environment is an id, a function or a gymnasium VectorEnv, not a {type(source).__name__}.")
     factory = partial(source, **options) if options else source
     return _from_factory(factory, seeds, vectorization, render, timeout)
-
-
-def name_of(source: EnvSource) -> str:
-    """What to call a source in a sentence or a file."""
-    return source if isinstance(source, str) else str(getattr(source, "__name__", type(source).__name__))
 
 
 def _from_factory(
