@@ -8,9 +8,9 @@ phasegrad never hold pickles.
 from __future__ import annotations
 
 import copy
-import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -96,7 +96,7 @@ def require_picklable(parts: Parts) -> None:
     given = {"environment": parts.source, "encoder": encoder, "algorithm": parts.kind}
     for what, thing in given.items():
         try:
-            pickle.dumps(thing)
+            ForkingPickler.dumps(thing)
         except Exception as error:  # whatever a user's object raises
             name = getattr(thing, "__qualname__", type(thing).__name__)
             raise (EnvError if what == "environment" else ConfigError)(

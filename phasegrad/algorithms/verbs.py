@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Self, cast
 import numpy as np
 
 from phasegrad.agent import Agent
-from phasegrad.algorithms import copying, moving, parameters
+from phasegrad.algorithms import copying, moving
 from phasegrad.algorithms.experience import Experience
+from phasegrad.algorithms.parameters import LeftOut, load_parameters, parameters_of
 from phasegrad.distributed.ranks import Ranks
 from phasegrad.machine.paths import as_path
 from phasegrad.runs import changing, saving
@@ -107,15 +108,15 @@ class Verbs:
 
     def parameters(self) -> dict[str, np.ndarray]:
         """Copies of the weights and the normalisers' statistics, by their names in a checkpoint."""
-        return parameters.parameters_of(self.agent)
+        return parameters_of(self.agent)
 
-    def load_parameters(self, given: Mapping[str, Any], strict: bool = True) -> parameters.LeftOut:
+    def load_parameters(self, given: Mapping[str, Any], strict: bool = True) -> LeftOut:
         """Take over weights and normalisers as `parameters` gives them, arrays or tensors; optimisers stay as they are.
 
         Each must have a place here, and each place one, unless `strict` is off: then what fits is loaded, and what was
         left out on either side is returned.
         """
-        left_out = parameters.load_parameters(self.agent, given, strict)
+        left_out = load_parameters(self.agent, given, strict)
         cast("Algorithm", self).run.unsaved = True
         return left_out
 

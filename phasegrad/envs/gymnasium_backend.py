@@ -161,7 +161,7 @@ class GymnasiumVectorEnv(VectorEnv):
                     self._write(final, 0, observation, index)
                     finals.append(final)
                     ended.append(index)
-                    successes.append(success_in(info) if type(info) is dict else None)
+                    successes.append(success_in(info))
                     observation, info = self._reset_one(index, self._renewed_seed(index))
                 if (
                     type(observation) is np.ndarray

@@ -236,8 +236,8 @@ class Session:
 
         By the way all learn whether one was given what a checkpoint is to keep.
         """
-        unsaved = self.trainer.run.unsaved
-        asked, self.stop.requested, unsaved = self.ranks.most(stopped, self.stop.requested, unsaved)
+        given = self.trainer.run.unsaved
+        asked, self.stop.requested, unsaved = self.ranks.most(stopped, self.stop.requested, given)
         self.trainer.run.unsaved = bool(unsaved)
         return bool(asked), self.stop.requested > 0
 
