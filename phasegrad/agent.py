@@ -271,13 +271,16 @@ class Agent:
 
     # The environments it fits
 
-    def require_source(self) -> None:
-        """Refuse what a file may not ask for: an environment that only Python knows, or a module to import."""
-        source = self.source
+    def require_source(self, source: Any = None) -> None:
+        """Refuse what a file may not ask for: an environment that only Python knows, or a module to import.
+
+        Its own, or another `source` that the file names.
+        """
+        source = self.source if source is None else source
         if isinstance(source, str) and source.startswith("custom:"):
             raise EnvError(
                 f"This agent was trained on an environment given in Python ({source}): "
-                "load it with phasegrad.load(path, env=...)."
+                "load it with phasegrad.load(path, env=...), or give it one with agent.set_env(env)."
             )
         if isinstance(source, str) and ":" in source and not self.may_import:
             raise EnvError(
@@ -300,6 +303,19 @@ class Agent:
             if not same or (name == "action_space" and _order(mine) != _order(theirs)):
                 raise EnvError(self._other_space(name, mine, theirs))
 
+    def require_likeness(self, env: envs.VectorEnv, name: str) -> None:
+        """Refuse an environment called `name` that this agent cannot go on in: it may see other bounds, not act in them."""
+        for what, mine in self._described().items():
+            theirs = getattr(env, what)
+            if not (envs.same_form(mine, theirs) if what == "observation_space" else mine == theirs):
+                raise EnvError(self._other_space(what, mine, theirs, name))
+
+    def live_in(self, source: Any, env: envs.VectorEnv) -> None:
+        """From now on its environments come from another `source`, such as `env`, which is like those it had."""
+        self.source, self.spaces, self.may_import = source, Spaces.of(env), True
+        self.observing = envs.ObservationAdapter(self.spaces.observation)
+        self.observation_space, self.action_space = self.observing.space, self.spaces.action
+
     def _described(self) -> Mapping[str, Any]:
         return {
             "observation_space": self.observation_space,
@@ -307,14 +323,15 @@ class Agent:
             "has_action_mask": self.spaces.has_mask,
         }
 
-    def _other_space(self, name: str, mine: Any, theirs: Any) -> str:
-        given = envs.name_of(self.source)
+    def _other_space(self, name: str, mine: Any, theirs: Any, given: str = "") -> str:
+        advice = "give one with the same" if given else "give the environment, options and versions it was trained with"
+        given = given or envs.name_of(self.source)
         if name == "has_action_mask":
             found, trained = ("an", "without one") if theirs else ("no", "with one")
             what = f"{given} has {found} action mask, but this agent was trained {trained}"
         else:
             what = f"The {name.replace('_', ' ')} of {given} is {theirs}, but this agent was trained with {mine}"
-        return f"{what}: give the environment, options and versions it was trained with."
+        return f"{what}: {advice}."
 
 
 def _starts(episode_start: Any, size: int) -> np.ndarray:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from phasegrad.agent import Agent, Spaces
+from phasegrad.algorithms import moving
 from phasegrad.algorithms.arguments import require_environment_first, source_and_fields, source_of
 from phasegrad.algorithms.estimates import value_metrics
 from phasegrad.algorithms.experience import Experience, make_training_envs
@@ -218,6 +219,11 @@ class Algorithm(Verbs, ABC):
     def apply(self, settings: Mapping[str, Any]) -> None:
         self.config.settle(**settings)
         self.scalars |= {name: float(value) for name, value in settings.items() if name in self.scalars}
+
+    def move_back(self, settings: Mapping[str, Any]) -> None:
+        env = settings.get("env", self.config.env)
+        self.agent.require_source(env)
+        moving.move(self, env, settings.get("env_options", self.config.env_options))
 
     def storage_bytes(self) -> int:
         return self.experience.storage_bytes()

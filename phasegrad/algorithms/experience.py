@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import gymnasium as gym
@@ -30,9 +30,12 @@ from phasegrad.runs.state import RunState
 from phasegrad.tree import named_leaves, tree_map
 
 
-def make_training_envs(source: Any, config: Config, ranks: Ranks, numbers: np.ndarray) -> envs.VectorEnv:
-    """This process's environments, in the legs `numbers`."""
-    notice = envs.backend_notice(source, config.env_options, config.backend)
+def make_training_envs(
+    source: Any, config: Config, ranks: Ranks, numbers: np.ndarray, options: Mapping[str, Any] | None = None
+) -> envs.VectorEnv:
+    """This process's environments, in the legs `numbers`; with other `options` than the config's where they are given."""
+    options = config.env_options if options is None else options
+    notice = envs.backend_notice(source, options, config.backend)
     if notice and ranks.is_first:
         warnings.warn(notice, PhasegradWarning, stacklevel=3)
     return envs.make(
@@ -42,7 +45,7 @@ def make_training_envs(source: Any, config: Config, ranks: Ranks, numbers: np.nd
         backend=config.backend,
         vectorization=config.vectorization,
         num_threads=config.env_threads or None,
-        options=config.env_options,
+        options=options,
         timeout=config.env_timeout or None,
     )
 
@@ -74,7 +77,8 @@ class Experience:
         self.env = env
         self.collector: Collector | None = None
         self.rollout: Rollout | None = None  # the latest, also while it is being filled
-        self.finished: list[tuple[float, float, float]] = []  # (place in the run, return, length) of own episodes
+        # (place in the run, return, length, success or -1 where nothing is known of it) of own episodes
+        self.finished: list[tuple[float, float, float, float]] = []
         self._storage: Storage | None = None
         self._borrowed = 0
 
@@ -140,12 +144,24 @@ class Experience:
         age = legs.age(step)
         if age >= LONGEST_LEG * enough or age * row > MOST_BYTES:  # episodes without end: all of them begin anew
             self.close()
-            legs.restart(step)
-            self.run.remembered = self.run.stack = None
-            self.agent.reward_normalizer.start_leg()
+            self._restart_legs(step)
             self._start()
         elif age >= enough and legs.settled:
             self.env.renew(leg_seeds(config, self.ranks, legs.announce()), np.ones(self.num_envs, bool))
+
+    def _restart_legs(self, step: int) -> None:
+        """All environments begin another leg now: nothing of an episode is under way."""
+        self.run.legs.restart(step)
+        self.run.remembered = self.run.stack = None
+        self.agent.reward_normalizer.start_leg()
+
+    def move(self, env: envs.VectorEnv) -> None:
+        """Go on in environments of another kind; those before are closed already."""
+        self.env, self.collector = env, None
+        if self.progress.step:
+            self._restart_legs(self.progress.step // self.config.num_envs)
+        self.run.played_to = ""
+        self.run.begin_elsewhere()
 
     def _stored(self) -> torch.dtype:
         return stored_dtype(self.agent.action_space, self.agent.distribution.action_dtype)
@@ -186,7 +202,8 @@ class Experience:
         rollout.rewards.copy_(self.agent.reward_normalizer(rollout.raw_rewards, done))
         for t, episode in zip(self.collector.ended_at, episodes, strict=True):
             place = progress.step + t * num_envs + self.first_env + episode.env
-            self.finished.append((place, episode.episode_return, episode.length))
+            success = -1.0 if episode.success is None else float(episode.success)
+            self.finished.append((place, episode.episode_return, episode.length, success))
         if self.ranks.size == 1:
             self.count_episodes()
         progress.step += num_steps * num_envs
@@ -206,11 +223,12 @@ class Experience:
         """Add the episodes of all processes to the statistics, in the order in which they ended."""
         progress, rows = self.progress, self.finished
         if self.ranks.size > 1:
-            rows = self.ranks.rows(torch.tensor(rows, dtype=torch.float64).view(-1, 3)).tolist()
+            rows = self.ranks.rows(torch.tensor(rows, dtype=torch.float64).view(-1, 4)).tolist()
         progress.episodes += len(rows)
         progress.longest_episode = max([progress.longest_episode, *(int(row[2]) for row in rows)])
         progress.recent_returns.extend(row[1] for row in rows)
         progress.recent_lengths.extend(float(row[2]) for row in rows)
+        progress.note_successes([None if row[3] < 0 else row[3] for row in rows])
         self.finished = []
 
     def storage(self) -> Storage:

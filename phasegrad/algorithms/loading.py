@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,15 @@ import torch
 
 from phasegrad.algorithms import ALGORITHMS
 from phasegrad.algorithms.base import Algorithm
-from phasegrad.config import Config, make_config
+from phasegrad.compute.devices import pick_device
+from phasegrad.config import Config, coerce_fields, make_config
 from phasegrad.envs.spaces import flatten
 from phasegrad.errors import ConfigError, DamagedError, PhasegradError, PhasegradWarning, RunError
 from phasegrad.machine.paths import as_path
 from phasegrad.models import build_model
 from phasegrad.runs.carried import carried_by, carried_limit
 from phasegrad.runs.checkpoint import read_state, require_fit, restore, saved_spaces
+from phasegrad.runs.continuing import FREE_FIELDS, changed_settings
 from phasegrad.runs.directory import RunDirectory
 from phasegrad.runs.files import checked_header, require_checksum
 from phasegrad.runs.reading import CONFIG
@@ -36,15 +39,20 @@ def load(
     allow_import: bool = False,
     run_dir: str | Path | None = None,
     overwrite: bool = False,
+    **settings: Any,
 ) -> Algorithm:
     """The agent saved at `path`: a folder of `agent.save`, a checkpoint, or a run directory.
 
-    `env` and `encoder` are needed again where they were given in Python; `checkpoint` picks a step of a run directory,
+    `env` and `encoder` are needed again where they were given in Python; where the agent was trained in an environment
+    known by its id, another `env` moves it there, as `agent.set_env` does. `checkpoint` picks a step of a run directory,
     or "best" by evaluation. An environment id of the form module:Id-v0 is imported only where `env` repeats it or
     `allow_import` is set, since the file may be a stranger's.
 
     An agent from a run directory trains on there, if it is that of the last checkpoint. `run_dir` has it train on in
     another directory; `overwrite` lets it replace the run in that one, or what its own run holds of later steps.
+
+    `settings` hold from here on: those that `agent.change` changes, total_steps, and what leaves no trace in what is
+    learnt, such as torch_threads or checkpoint_every. Any other is refused, with the reason.
     """
     path = as_path(path)
     if not path.exists():
@@ -53,21 +61,46 @@ def load(
         agent = _from_checkpoint(path, env, encoder, device)
     else:
         agent = _from_run(RunDirectory(path), env, encoder, device, checkpoint)
+        agent.config.freeze()  # also at step 0: what changes from now on is a change
         agent.run.run_dir, agent.run.takes_over = path, True
     if run_dir is not None and as_path(run_dir).resolve() != path.resolve():
         agent.run.run_dir, agent.run.takes_over, agent.run.metrics_bytes = as_path(run_dir), False, 0
     agent.run.overwrite = overwrite
     agent.agent.may_import = allow_import or env is not None
+    if _is_another(env, agent.config.env):
+        agent.set_env(env)
+    go_on_with(agent, settings)
     return agent
 
 
-def restart(path: str | Path, *, allow_import: bool = False) -> Algorithm:
+def go_on_with(agent: Algorithm, settings: Mapping[str, Any]) -> None:
+    """Give a run that is taken up again other settings, or say why not."""
+    config = agent.config
+    live, free = changed_settings(type(config), settings, vars(config))
+    if free.get("total_steps", agent.progress.step) < agent.progress.step:
+        raise ConfigError(
+            f"total_steps {free['total_steps']} is below the {agent.progress.step} steps already taken: give a larger one."
+        )
+    if "device" in free and pick_device(free["device"], agent.ranks) != agent.device:
+        raise ConfigError(f"device is chosen when an agent is made: phasegrad.load(path, device={free['device']!r}).")
+    config.settle(**free)
+    agent.change(**live)
+
+
+def _is_another(env: Any, saved: str) -> bool:
+    """Whether an environment is not the one by whose id a file knows its own; what Python gave has no id to compare."""
+    return env is not None and not saved.startswith("custom:") and env != saved
+
+
+def restart(path: str | Path, *, allow_import: bool = False, device: str | None = None) -> Algorithm:
     """A new agent by the config of a run that was killed before its first checkpoint."""
     directory = RunDirectory(path)
     fields = directory.read_config()
     name = fields.pop("algorithm", None)
     fields.pop("versions", None)
     require_known(name, directory.path / CONFIG)
+    if device is not None:
+        fields["device"] = device
     config = _config(directory.path / CONFIG, ALGORITHMS[name].config_class, fields)
     if ":" in config.env and not allow_import:
         raise RunError(
@@ -77,20 +110,29 @@ def restart(path: str | Path, *, allow_import: bool = False) -> Algorithm:
     agent = ALGORITHMS[name](run_dir=path, **{**config.to_json(), "preset": "none"})  # every field is resolved already
     agent.config.settle(preset=config.preset)
     agent.run.takes_over = True
+    agent.config.freeze()  # the run had begun: what changes from now on is a change
     return agent
 
 
 def _from_run(run: RunDirectory, env: Any, encoder: Any, device: str | None, step: int | str | None) -> Algorithm:
     """The agent of a step's checkpoint, or of the latest that is sound, with the run's total."""
     configured = run.read_config()
+    if device is None and isinstance(configured.get("device"), str):
+        device = configured["device"]  # another one may have been asked for since the checkpoint was written
     if step is not None:
         agent = _from_checkpoint(run.checkpoint(step), env, encoder, device)
     else:
         agent = _latest_sound(run, env, encoder, device)
-    _require_same_config(run, configured, agent, ignored={"device"} if device is not None else set())
+    _require_same_config(run, configured, agent)
+    config_class = type(agent.config)
+    later = {name: configured[name] for name in FREE_FIELDS if name in configured and name != "device"}
     total = configured.get("total_steps")
-    if isinstance(total, int) and total > agent.config.total_steps:
-        agent.config.settle(total_steps=total)  # it was raised after the checkpoint was written
+    if isinstance(total, int) and total >= agent.progress.step:
+        later["total_steps"] = total
+    try:
+        agent.config.settle(**coerce_fields(config_class, later))  # what was given after the checkpoint was written
+    except ConfigError as error:
+        raise RunError(f"The config in {run.path / CONFIG} is not valid: {error}") from None
     return agent
 
 
@@ -111,10 +153,13 @@ def _latest_sound(run: RunDirectory, env: Any, encoder: Any, device: str | None)
     raise AssertionError("unreachable: the loop returns or raises")
 
 
-def _require_same_config(run: RunDirectory, configured: dict[str, Any], agent: Algorithm, ignored: set[str]) -> None:
-    """Refuse a config.json that was changed after the run began: a run is a function of one config."""
+def _require_same_config(run: RunDirectory, configured: dict[str, Any], agent: Algorithm) -> None:
+    """Refuse a config.json that was changed after the run began: a run is a function of one config.
+
+    What may be given anew whenever it goes on does not count.
+    """
     mine = {"algorithm": agent.name, **agent.run.as_begun(agent.config.to_json())}
-    for name in sorted((mine.keys() & configured.keys()) - {"total_steps", "encoder"} - ignored):
+    for name in sorted((mine.keys() & configured.keys()) - {"total_steps", "encoder", *FREE_FIELDS}):
         if mine[name] != configured[name]:
             raise RunError(
                 f"{run.path / CONFIG} has {name} {str(configured[name])[:40]}, but the run was started with "

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import numpy as np
 
 from phasegrad.agent import Agent
+from phasegrad.algorithms import copying, moving
 from phasegrad.algorithms.experience import Experience
+from phasegrad.algorithms.parameters import LeftOut, load_parameters, parameters_of
 from phasegrad.distributed.ranks import Ranks
 from phasegrad.machine.paths import as_path
 from phasegrad.runs import changing, saving
 from phasegrad.runs.contract import Trainer
-from phasegrad.runs.evaluation import Evaluation, run_evaluation
+from phasegrad.runs.evaluation import Evaluation, elsewhere, run_evaluation
 from phasegrad.runs.session import train
 from phasegrad.video.recorders import Video
 from phasegrad.video.recording import record_video
+
+if TYPE_CHECKING:
+    from phasegrad.algorithms.base import Algorithm
 
 
 class Verbs:
@@ -78,14 +83,55 @@ class Verbs:
         seed: int | None = None,
         levels: str = "train",
         max_steps: int | None = None,
+        env: Any = None,
+        env_options: Mapping[str, Any] | None = None,
     ) -> Evaluation:
         """Raw returns of whole episodes in fresh environments, with normalisers frozen.
 
         An episode that has not ended after `max_steps` is cut there and counts with the return it has; by default after
-        10,000 where the environment has no time limit of its own.
+        10,000 where the environment has no time limit of its own. `env` is another environment of the same form to play
+        in: an id or a function, with `env_options`, a gymnasium VectorEnv, or one gymnasium environment.
         """
         how: dict[str, Any] = {"deterministic": deterministic, "seed": seed, "levels": levels}
-        return run_evaluation(self.agent, episodes, **how, max_steps=max_steps)
+        played = self.agent
+        if (env is not None and env is not played.source) or env_options is not None:
+            played = elsewhere(played, played.source if env is None else env, env_options)
+        return run_evaluation(played, episodes, **how, max_steps=max_steps)
+
+    def set_env(self, env: Any, env_options: Mapping[str, Any] | None = None) -> None:
+        """Train on in another environment with spaces of the same form: an id, a function or a VectorEnv, as at the start.
+
+        Episodes begin anew there; recent returns and the run's evaluations so far are forgotten. The run directory
+        remembers it. The options of the environment before stay among Atari games and among Procgen games.
+        """
+        moving.move(cast("Algorithm", self), env, env_options)
+
+    def parameters(self) -> dict[str, np.ndarray]:
+        """Copies of the weights and the normalisers' statistics, by their names in a checkpoint."""
+        return parameters_of(self.agent)
+
+    def load_parameters(self, given: Mapping[str, Any], strict: bool = True) -> LeftOut:
+        """Take over weights and normalisers as `parameters` gives them, arrays or tensors; optimisers stay as they are.
+
+        Each must have a place here, and each place one, unless `strict` is off: then what fits is loaded, and what was
+        left out on either side is returned.
+        """
+        left_out = load_parameters(self.agent, given, strict)
+        cast("Algorithm", self).run.unsaved = True
+        return left_out
+
+    def __copy__(self) -> Self:
+        """An agent of its own, which goes on from the same place, without a run directory."""
+        return cast(Self, copying.assembled(copying.parts_of(cast("Algorithm", self))))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self.__copy__()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Sent to another process, where it goes on from the same place, without a run directory."""
+        parts = copying.parts_of(cast("Algorithm", self))
+        copying.require_picklable(parts)
+        return copying.assembled, (parts,)
 
     def record(self, path: str | Path | None = None, **options: Any) -> Video:
         """Film evaluation episodes as an mp4; `options` are those of `phasegrad.record_video`."""

@@ -9,6 +9,7 @@ import argparse
 import os
 from collections.abc import Callable, Mapping
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 from phasegrad.algorithms.known import algorithm_names, registered, settings_of
@@ -17,6 +18,8 @@ from phasegrad.config import coerce_fields, documented_fields, parse_settings
 from phasegrad.errors import ConfigError, RunError, nearest
 from phasegrad.machine.paths import as_path
 from phasegrad.outside import is_outside
+from phasegrad.runs.continuing import changed_settings
+from phasegrad.runs.files import read_json_object
 from phasegrad.tune.search_spaces import SPACES
 
 CONFIG = "config.json"
@@ -110,7 +113,17 @@ def check_agent(options: argparse.Namespace) -> None:
 
 def check_resume(options: argparse.Namespace) -> None:
     whole_or_none("total_steps", options.total_steps, 1)
+    settings = parse_settings(options.set)
     require_run(options.dir)
+    if settings:
+        require_changeable(as_path(options.dir) / CONFIG, settings)
+
+
+def require_changeable(config: Path, settings: Mapping[str, str]) -> None:
+    """Of a run that goes on: that it may have these settings. What the file has wrong is told when it is loaded."""
+    present = read_json_object(config)
+    if present.get("algorithm") in algorithm_names():
+        changed_settings(settings_of(present["algorithm"]), settings, present)
 
 
 def check_plot(options: argparse.Namespace) -> None:

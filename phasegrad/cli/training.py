@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from phasegrad.cli.values import coerced, whole_or_none
@@ -44,7 +45,7 @@ def run_train(options: argparse.Namespace) -> int:
         restarted = ranks.any(parallel.restarted())  # not every machine's torchrun counts another's restart
         if ranks.from_first(lambda: is_to_continue(restarted)):
             # Where the user has named the same environment, they ask for its module and not the file.
-            named = str(directory.read_config().get("env")) == fields["env"]
+            named = str(directory.read_config().get("env")) == fields["env"] and not has_moved(directory.path)
             return continue_run(path, None, options.quiet, allow_import=named)
         agent = algorithm(run_dir=path, overwrite=options.overwrite, **fields)
         try:
@@ -86,22 +87,37 @@ def require_same_run(directory: RunDirectory, algorithm: type[Algorithm], fields
         )
 
 
-def continue_run(path: str, total_steps: str | None, quiet: bool, allow_import: bool = False) -> int:
-    from phasegrad.algorithms.loading import load, restart
+def has_moved(run_dir: Path) -> bool:
+    """Whether the run has been moved to another environment than its config.json names."""
+    from phasegrad.runs.changing import ChangesFile
+
+    return any("env" in change.after for change in ChangesFile(run_dir).recorded)
+
+
+def continue_run(
+    path: str,
+    total_steps: str | None,
+    quiet: bool,
+    allow_import: bool = False,
+    settings: Mapping[str, Any] | None = None,
+) -> int:
+    from phasegrad.algorithms.loading import go_on_with, load, restart
     from phasegrad.runs.directory import RunDirectory
 
-    wanted = whole_or_none("total_steps", total_steps, 1)
+    settings = dict(settings or {})
+    wanted = whole_or_none("total_steps", settings.pop("total_steps", total_steps), 1)
     directory = RunDirectory(path)
     directory.read_config()  # says so where this is no run
     if directory.checkpoints():
-        agent = load(path, allow_import=allow_import)
+        agent = load(path, allow_import=allow_import, device=settings.get("device"))
     else:  # killed before its first checkpoint: the run starts again from its config
         if directory.is_finished():
             raise RunError(
                 f"{path} is finished and its checkpoints are gone, so it cannot go on: `phasegrad train` with --overwrite "
                 "starts it again."
             )
-        agent = restart(path, allow_import=allow_import)
+        agent = restart(path, allow_import=allow_import, device=settings.get("device"))
+    go_on_with(agent, settings)
     step, configured = agent.progress.step, agent.config.total_steps
     total = configured if wanted is None else wanted
     if total < step:
@@ -126,7 +142,8 @@ def run_resume(options: argparse.Namespace) -> int:
     from phasegrad.distributed import joining as parallel
 
     with parallel.joined():
-        return continue_run(options.dir, options.total_steps, options.quiet, options.allow_import)
+        settings = parse_settings(options.set)
+        return continue_run(options.dir, options.total_steps, options.quiet, options.allow_import, settings)
 
 
 def run_tune(options: argparse.Namespace) -> int:

@@ -25,7 +25,10 @@ LEVELS = "Procgen: train or test levels"
 AGENT, QUIET, JSON = "run directory or saved agent", "no progress display", "as JSON on stdout"
 EXAMPLES = {
     "train": (TRAIN_EXAMPLES["ppo"][0], TRAIN_EXAMPLES["ppg"][0]),
-    "resume": ("phasegrad resume runs/cartpole", "phasegrad resume runs/cartpole --total-steps 2e5"),
+    "resume": (
+        "phasegrad resume runs/cartpole",
+        "phasegrad resume runs/cartpole --total-steps 2e5 --set learning_rate=1e-4",
+    ),
     "eval": (
         "phasegrad eval runs/cartpole --episodes 20 --deterministic",
         "phasegrad eval runs/coinrun --levels test --json",
@@ -108,6 +111,13 @@ def _add_training(verb: AddVerb) -> None:
     resume = verb("resume", "continue a run to its configured total, exactly as if it had never stopped")
     resume.add_argument("dir", metavar="DIR", help="run directory")
     resume.add_argument("--total-steps", metavar="N", help="a larger total than the configured one")
+    resume.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="FIELD=VALUE",
+        help="another value from here on, such as learning_rate=1e-4; again for more settings",
+    )
     resume.add_argument("--quiet", action="store_true", help=QUIET)
     resume.add_argument("--allow-import", action="store_true", help=ALLOW_IMPORT)
 

@@ -12,6 +12,7 @@ from typing import Any
 import gymnasium as gym
 
 from phasegrad.envs.actions import ActionAdapter, flat_actions
+from phasegrad.envs.another import kept_options, name_of, setting_of
 from phasegrad.envs.checker import CheckReport, check
 from phasegrad.envs.contract import Episode, Observation, Step, VectorEnv
 from phasegrad.envs.families import EnvSpec, list_envs, resolve
@@ -38,6 +39,7 @@ __all__ = [
     "flat_actions",
     "flatten",
     "flatten_observation",
+    "kept_options",
     "list_envs",
     "make",
     "maker_of",
@@ -45,6 +47,7 @@ __all__ = [
     "name_of",
     "resolve",
     "same_form",
+    "setting_of",
 ]
 
 EnvSource = str | Callable[[], gym.Env] | gym.vector.VectorEnv
@@ -72,7 +75,8 @@ def make(
     vectorization: "sync" steps gymnasium environments in turn, "async" in a process each; envpool has its own threads.
     num_threads: envpool's; by default as many as there are processors, fewer for environments too cheap to share out.
     options: keyword arguments of the environment; Procgen: `distribution`, `num_levels`, `start_level`.
-    evaluation: score as published: on Atari whole games and unclipped rewards.
+    evaluation: score as published: on Atari whole games and unclipped rewards. `source` may be a single environment,
+        which is then the only one.
     timeout: seconds that a step or reset of a gymnasium environment may take; envpool's C++ code cannot be interrupted.
     """
     if num_envs < 1:
@@ -102,6 +106,10 @@ def make(
         if source.num_envs != num_envs:
             raise ConfigError(f"num_envs is {num_envs}, but the vector environment holds {source.num_envs}.")
         return adapt(source, seeds, render, timeout)
+    if isinstance(source, gym.Env) and evaluation and num_envs == 1:
+        from phasegrad.envs.gymnasium_backend import GymnasiumVectorEnv, without_mission
+
+        return GymnasiumVectorEnv([without_mission(source)], seeds, render, timeout)
     if isinstance(source, gym.Env):
         raise EnvError(
             f"Pass a function that makes the environment, such as `{maker_of(source)}`, not an environment: each of the "
@@ -133,11 +141,6 @@ def maker_of(env: gym.Env) -> str:
     if env.spec is not None:
         return f'lambda: gymnasium.make("{env.spec.id}")'
     return f"lambda: {type(env.unwrapped).__name__}()"
-
-
-def name_of(source: EnvSource) -> str:
-    """What to call a source in a sentence or a file."""
-    return source if isinstance(source, str) else str(getattr(source, "__name__", type(source).__name__))
 
 
 def _from_factory(

@@ -24,6 +24,7 @@ class Episode:
     env: int
     episode_return: float
     length: int
+    success: bool | None = None  # as the environment's last info says; None where it says nothing
 
 
 @dataclass(slots=True)

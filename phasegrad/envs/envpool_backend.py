@@ -20,6 +20,7 @@ from phasegrad.envs.contract import Episode, Observation, Step, VectorEnv
 from phasegrad.envs.families import EnvSpec
 from phasegrad.envs.pools import Homes, merged
 from phasegrad.envs.spaces import ACTION_MASK, ObservationAdapter
+from phasegrad.envs.successes import KEYS, as_success
 from phasegrad.errors import ConfigError, EnvError, nearest
 from phasegrad.machine.processors import own_processors
 
@@ -138,7 +139,13 @@ class EnvpoolVectorEnv(VectorEnv):
             game_over = state[self._at_game_over] > 0
             terminated |= game_over & done  # envpool hides an end exactly on the time limit behind the truncation
             over = (game_over | truncated).nonzero()[0]
-        episodes = [Episode(int(i), float(self._returns[i]), int(self._lengths[i])) for i in over]
+        told = None if self._at_success is None else state[self._at_success]
+        episodes = [
+            Episode(
+                int(i), float(self._returns[i]), int(self._lengths[i]), None if told is None else as_success(told[i])
+            )
+            for i in over
+        ]
         self._returns[over] = 0.0
         self._lengths[over] = 0
         renewed = [] if self._homes is None else self._homes.to_renew(np.intersect1d(over, ended))
@@ -299,6 +306,7 @@ class EnvpoolVectorEnv(VectorEnv):
         atari = self.spec.family == "atari"
         self._at_raw_reward = keys.index("info:reward") if atari else None
         self._at_game_over = keys.index("info:terminated") if atari else None
+        self._at_success = next((keys.index(f"info:{key}") for key in KEYS if f"info:{key}" in keys), None)
 
 
 def _package(spec: EnvSpec) -> str:

@@ -22,6 +22,7 @@ from phasegrad.envs.families import EnvSpec
 from phasegrad.envs.foreign import foreign_kind
 from phasegrad.envs.options import Taken, gymnasium_takes, no_option, refused_option
 from phasegrad.envs.spaces import ACTION_MASK, Leaf, ObservationAdapter, fits_dtype, follow
+from phasegrad.envs.successes import success_in
 from phasegrad.envs.watching import StepTimeout, time_limit
 from phasegrad.errors import ConfigError, EnvError, PhasegradError
 
@@ -138,6 +139,7 @@ class GymnasiumVectorEnv(VectorEnv):
         masks: list[Any] = []
         ended: list[int] = []
         finals: list[list[np.ndarray]] = []
+        successes: list[bool | None] = []
         index, (usual_dtype, usual_shape) = 0, self._usual
         first = buffers[0]
         answer: Any = UNANSWERED
@@ -161,6 +163,7 @@ class GymnasiumVectorEnv(VectorEnv):
                     self._write(final, 0, observation, index)
                     finals.append(final)
                     ended.append(index)
+                    successes.append(success_in(info))
                     observation, info = self._reset_one(index, self._renewed_seed(index))
                 if (
                     type(observation) is np.ndarray
@@ -186,7 +189,10 @@ class GymnasiumVectorEnv(VectorEnv):
         if ended:
             step.renewed = [index for index in ended if self._next_seeds.pop(index, None) is not None]
             step.final_observation = self._collect([np.concatenate(rows) for rows in zip(*finals, strict=True)])
-            step.episodes = [Episode(i, float(self._returns[i]), int(self._lengths[i])) for i in ended]
+            step.episodes = [
+                Episode(i, float(self._returns[i]), int(self._lengths[i]), success)
+                for i, success in zip(ended, successes, strict=True)
+            ]
             self._returns[ended] = 0.0
             self._lengths[ended] = 0
         return step

@@ -31,6 +31,7 @@ from phasegrad.envs.gymnasium_backend import (
     without_mission,
 )
 from phasegrad.envs.spaces import ACTION_MASK, ObservationAdapter, fits_dtype
+from phasegrad.envs.successes import success_in_batch
 from phasegrad.envs.watching import StepTimeout, end_with_parent, end_workers, time_limit, unanswering
 from phasegrad.errors import EnvError
 
@@ -144,7 +145,10 @@ class AdaptedVectorEnv(VectorEnv):
                 mask = self._reset_ended(step, mask)
             else:
                 raise EnvError(self._refusal(ended))
-            step.episodes = [Episode(int(i), float(self._returns[i]), int(self._lengths[i])) for i in ended]
+            step.episodes = [
+                Episode(int(i), float(self._returns[i]), int(self._lengths[i]), success_in_batch(info, int(i)))
+                for i in ended
+            ]
             self._returns[ended] = 0.0
             self._lengths[ended] = 0
         step.action_mask = None if mask is None else self._actions.masks.batch(mask, self.num_envs)

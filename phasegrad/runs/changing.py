@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from phasegrad.config import coerce_fields, live_fields
 from phasegrad.errors import ConfigError, DamagedError, RunError, nearest
+from phasegrad.runs.continuing import ENVIRONMENT
 from phasegrad.runs.contract import Trainer
 from phasegrad.runs.files import read_limited, replace_synced, writing
 from phasegrad.runs.state import Change, RunState
@@ -24,19 +25,26 @@ MOST_BYTES = 1 << 26
 
 def change(trainer: Trainer, settings: Mapping[str, Any]) -> None:
     """Check the settings, apply and remember them."""
-    config, run = trainer.config, trainer.run
-    allowed = live_fields(type(config))
-    values = coerce_fields(type(config), settings)
+    allowed = live_fields(type(trainer.config))
+    values = coerce_fields(type(trainer.config), settings)
     for name in values:
         if name not in allowed:
             raise ConfigError(
                 f"{name} cannot change while an agent trains: {', '.join(sorted(allowed))} can.{nearest(name, allowed)}"
             )
+    make_change(trainer, values, trainer.apply)
+
+
+def make_change(trainer: Trainer, values: Mapping[str, Any], apply: Callable[[Mapping[str, Any]], None]) -> None:
+    """Have `apply` set what differs of the valid `values`, and remember it."""
+    config, run = trainer.config, trainer.run
+    if run.on_change is None:  # between sessions: they hold against what the file may have of later
+        run.asked |= values.keys()
     here = run.progress.iteration
     run.planned = [each for each in run.planned if each.iteration > here or values.keys().isdisjoint(each.after)]
     after = {name: value for name, value in values.items() if getattr(config, name) != value}
     before = {name: getattr(config, name) for name in after}
-    trainer.apply(after)
+    apply(after)
     if after and config.is_frozen:  # before training these are its settings, and no change of them
         made = Change(here, run.progress.step, before, after)
         run.changes.append(made)
@@ -50,7 +58,10 @@ def apply_planned(trainer: Trainer) -> None:
     due = [each for each in run.planned if each.iteration == here]
     run.planned = [each for each in run.planned if each.iteration > here]
     for each in due:
-        change(trainer, each.after)
+        moved = {name: each.after[name] for name in ENVIRONMENT if name in each.after}
+        if moved:
+            trainer.move_back(coerce_fields(type(trainer.config), moved))
+        change(trainer, {name: value for name, value in each.after.items() if name not in moved})
 
 
 class ChangesFile:
@@ -77,10 +88,12 @@ class ChangesFile:
     def take_up(self, run: RunState, anew: bool) -> list[Change]:
         """Add what the run has changed since it was loaded; what the file has of later iterations is still to be made.
 
-        A run that goes `anew` from an earlier step is not to repeat that: it is forgotten.
+        A run that goes `anew` from an earlier step is not to repeat that: it is forgotten. So is what the file has of
+        settings that were given since the run was loaded.
         """
         later = [each for each in self.recorded if each not in run.changes and each.iteration >= run.progress.iteration]
-        known = [] if anew else later
+        known = [] if anew else [each for each in (_without(each, run.asked) for each in later) if each.after]
+        run.asked.clear()
         wanted = [*run.changes, *known]
         if wanted != self.recorded or self.is_cut:
             with writing(self.path):
@@ -98,6 +111,14 @@ class ChangesFile:
             file.write((json.dumps(made.to_json()) + "\n").encode())
             file.flush()
             os.fsync(file.fileno())
+
+
+def _without(made: Change, names: set[str]) -> Change:
+    """A change of the other settings in it."""
+    if names.isdisjoint(made.after):
+        return made
+    before, after = ({key: values[key] for key in values.keys() - names} for values in (made.before, made.after))
+    return Change(made.iteration, made.step, before, after)
 
 
 def change_from_json(data: Any) -> Change:

@@ -57,8 +57,8 @@ def write_checkpoint(
     `legs` is what brings fresh environments to where the agent's are, as `saved_legs` gives it; `pieces` are carried
     data that the folder itself is to hold.
     """
-    files = {TENSORS: _payload(trainer.tensors()), LEG: _payload(legs["tensors"])}
-    state = {**_state(trainer), "extra": dict(extra or {})}
+    files = {TENSORS: as_bytes(trainer.tensors()), LEG: as_bytes(legs["tensors"])}
+    state = {**state_of(trainer), "extra": dict(extra or {})}
     state["leg"] = {**legs["state"], "sha256": hashlib.sha256(files[LEG]).hexdigest()}
     state["sha256"] = hashlib.sha256(files[TENSORS]).hexdigest()
     inside = path.is_dir()
@@ -74,11 +74,13 @@ def write_checkpoint(
         (replace_synced if inside else write_synced)(folder / STATE, json.dumps(state).encode())
 
 
-def _payload(tensors: Mapping[str, Tensor]) -> bytes:
+def as_bytes(tensors: Mapping[str, Tensor]) -> bytes:
+    """Tensors as a safetensors file has them."""
     return safetensors.torch.save({name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()})
 
 
-def _state(trainer: Trainer) -> dict[str, Any]:
+def state_of(trainer: Trainer) -> dict[str, Any]:
+    """All of a run that is no tensor, as JSON."""
     progress, agent = trainer.run.progress, trainer.agent
     return {
         "format": FORMAT,
@@ -91,6 +93,7 @@ def _state(trainer: Trainer) -> dict[str, Any]:
             "longest_episode": progress.longest_episode,
             "recent_returns": list(progress.recent_returns),
             "recent_lengths": list(progress.recent_lengths),
+            "recent_successes": list(progress.recent_successes),
         },
         "scalars": trainer.scalars,
         "changes": [change.to_json() for change in trainer.run.changes],
@@ -125,7 +128,8 @@ def saved_legs(trainer: Trainer) -> dict[str, Any]:
     if trainer.run.stack is not None:
         for name, leaf in named_leaves(trainer.run.stack):
             tensors[_stack_name(name)] = ranks.whole(leaf, 0)
-    return {"tensors": tensors, "state": {"end": trainer.observations_digest(), "due": trainer.run.checkpoint_due}}
+    end = trainer.observations_digest() or trainer.run.played_to  # of a loaded run that has not gone on
+    return {"tensors": tensors, "state": {"end": end, "due": trainer.run.checkpoint_due}}
 
 
 def read_state(path: Path) -> dict[str, Any]:
@@ -166,21 +170,29 @@ def restore(trainer: Trainer, path: Path, state: Mapping[str, Any]) -> None:
     if hashlib.sha256(payload).hexdigest() != state.get("sha256"):
         raise DamagedError(f"{file} is damaged: its checksum does not match.")
     require_fit(file, mine)
-    tensors = _tensors(file, payload)
+    fill(trainer, _tensors(file, payload), state, path / STATE)
+    leg = state.get("leg")
+    if leg is not None:
+        file = current(path / LEG, leg.get("sha256"))
+        fill_legs(trainer, _leg_tensors(trainer, file, leg), leg, int(state["progress"].get("leg", 0)), file)
+
+
+def fill(trainer: Trainer, tensors: Mapping[str, Tensor], state: Mapping[str, Any], file: Path) -> None:
+    """Put back the `tensors` and what `state_of` gave, which `file` held; all environments are at the start of a leg."""
     progress, saved = trainer.run.progress, state["progress"]
     counts = {name: int(saved[name]) for name in ("step", "iteration", "episodes")}
     if min(counts.values()) < 0:
-        raise DamagedError(f"{path / STATE} is damaged: it counts {min(counts.values())} of something.")
+        raise DamagedError(f"{file} is damaged: it counts {min(counts.values())} of something.")
     recent = {
-        name: deque((float(value) for value in saved[name]), maxlen=getattr(progress, name).maxlen)
-        for name in ("recent_returns", "recent_lengths")
+        name: deque((float(value) for value in saved.get(name, ())), maxlen=getattr(progress, name).maxlen)
+        for name in ("recent_returns", "recent_lengths", "recent_successes")
     }
     scalars = {str(name): float(value) for name, value in state["scalars"].items()}
     changes = [change_from_json(each) for each in state.get("changes", [])]
     evaluations = record_from_json(state.get("evaluations", {}))
     if scalars.keys() != trainer.scalars.keys():
-        raise DamagedError(f"{path / STATE} is damaged: its scalars are not those of {trainer.name}.")
-    for name, tensor in mine.items():
+        raise DamagedError(f"{file} is damaged: its scalars are not those of {trainer.name}.")
+    for name, tensor in trainer.tensors().items():
         tensor.copy_(tensors[name])
     for name, value in (counts | recent).items():
         setattr(progress, name, value)
@@ -188,31 +200,36 @@ def restore(trainer: Trainer, path: Path, state: Mapping[str, Any]) -> None:
     progress.longest_episode = max(longest, int(saved.get("longest_episode", 0)))
     trainer.scalars.update(scalars)
     trainer.run.changes, trainer.run.evaluations = changes, evaluations
-    _restore_legs(trainer, path, state.get("leg"), int(saved.get("leg", 0)))
-
-
-def _restore_legs(trainer: Trainer, path: Path, leg: Mapping[str, Any] | None, number: int) -> None:
-    """Put back what `saved_legs` gave. In format 1 all environments are in the leg `number`, and may be at its start."""
-    config, agent, legs, ranks = trainer.config, trainer.agent, trainer.run.legs, trainer.ranks
-    distribution = agent.distribution
-    now = trainer.run.progress.step // config.num_envs
+    legs, number, now = trainer.run.legs, int(saved.get("leg", 0)), progress.step // trainer.config.num_envs
     legs.numbers[:], legs.targets[:], legs.starts[:], legs.first = number, number, now, now
-    if leg is None:
-        return
+
+
+def _leg_tensors(trainer: Trainer, file: Path, leg: Mapping[str, Any]) -> dict[str, Tensor]:
+    """What the file of legs holds, of no more bytes than legs can need."""
+    config, agent, distribution = trainer.config, trainer.agent, trainer.agent.distribution
+    now = trainer.run.progress.step // config.num_envs
     row = (
         config.num_envs
         * max(1, int(torch.Size(distribution.action_shape).numel()))
         * distribution.action_dtype.itemsize
     )
-    file = current(path / LEG, leg.get("sha256"))
-    damaged = DamagedError(f"{file} is damaged: it does not hold the legs of {config.num_envs} environments.")
-    stacks = {} if agent.model.stacking is None else _stacks(agent.model.stacking.space, config.num_envs)
-    carried_bytes = 4 * config.num_envs * agent.model.state_size + sum(stack.nbytes for stack in stacks.values())
+    carried_bytes = 4 * config.num_envs * agent.model.state_size + sum(
+        each.nbytes for each in _stacks(trainer).values()
+    )
     payload = read_limited(file, now * row + 32 * config.num_envs + carried_bytes + ROOM_FOR_HEADER)
     if hashlib.sha256(payload).hexdigest() != leg.get("sha256"):
         raise DamagedError(f"{file} is damaged: its checksum does not match.")
     checked_header(file)
-    tensors = _tensors(file, payload)
+    return _tensors(file, payload)
+
+
+def fill_legs(trainer: Trainer, tensors: Mapping[str, Tensor], leg: Mapping[str, Any], number: int, file: Path) -> None:
+    """Put back what `saved_legs` gave, which `file` held. In format 1 all environments are in the leg `number`."""
+    config, agent, legs, ranks = trainer.config, trainer.agent, trainer.run.legs, trainer.ranks
+    distribution = agent.distribution
+    now = trainer.run.progress.step // config.num_envs
+    damaged = DamagedError(f"{file} is damaged: it does not hold the legs of {config.num_envs} environments.")
+    stacks = _stacks(trainer)
     actions, running, remembered = (tensors.get(name) for name in ("actions", "running_return", "remembered"))
     if (
         actions is None
@@ -224,13 +241,18 @@ def _restore_legs(trainer: Trainer, path: Path, leg: Mapping[str, Any] | None, n
         raise DamagedError(f"{file} is damaged: it holds actions that {agent.action_space} does not have.")
     if running is not None and (running.shape != (config.num_envs,) or running.dtype != torch.float64):
         raise damaged
-    if (remembered is None) != (not agent.model.state_size or not now) or (
+    begun = len(actions) > 0  # where every leg is at its start, nothing is seen or remembered of its episodes
+    needs_memory = begun and agent.model.state_size > 0
+    if (remembered is None and needs_memory) or (
         remembered is not None
         and (remembered.shape != (config.num_envs, agent.model.state_size) or remembered.dtype != torch.float32)
     ):
         raise damaged
-    for name, wanted in stacks.items() if now else ():
-        found_stack = tensors.get(_stack_name(name))
+    held = {name: tensors.get(_stack_name(name)) for name in stacks}
+    for name, wanted in stacks.items():
+        found_stack = held[name]
+        if found_stack is None and not begun:
+            continue
         if found_stack is None or found_stack.shape != wanted.shape or found_stack.dtype != wanted.dtype:
             raise damaged
     first = now - len(actions)
@@ -251,7 +273,9 @@ def _restore_legs(trainer: Trainer, path: Path, leg: Mapping[str, Any] | None, n
     trainer.run.played_to, trainer.run.checkpoint_due = str(leg["end"]), bool(leg["due"])
     trainer.agent.reward_normalizer.running_return = None if running is None else ranks.own(running, 0).clone()
     trainer.run.remembered = None if remembered is None else ranks.own(remembered, 0).clone()
-    own_stacks = {name: ranks.own(tensors[_stack_name(name)], 0).clone() for name in stacks if now}
+    own_stacks = {name: ranks.own(stack, 0).clone() for name, stack in held.items() if stack is not None}
+    if len(own_stacks) < len(stacks):
+        own_stacks = {}
     trainer.run.stack = (own_stacks.get("") if "" in stacks else own_stacks) if own_stacks else None
 
 
@@ -260,8 +284,12 @@ def _stack_name(entry: str) -> str:
     return f"stack.{entry}" if entry else "stack"
 
 
-def _stacks(space: gym.Space, size: int) -> dict[str, Tensor]:
-    """Stacks of that space as they are saved, without memory: their shapes and types."""
+def _stacks(trainer: Trainer) -> dict[str, Tensor]:
+    """Stacks of observations as they are saved, without memory: their shapes and types; none where none are stacked."""
+    stacking, size = trainer.agent.model.stacking, trainer.config.num_envs
+    if stacking is None:
+        return {}
+    space = stacking.space
     parts = space.spaces if isinstance(space, gym.spaces.Dict) else {"": space}
     return {
         name: torch.empty((size, *(part.shape or ())), dtype=observation_dtype(part), device="meta")

@@ -85,6 +85,9 @@ class Trainer(Protocol):
     def apply(self, settings: Mapping[str, Any]) -> None:
         """Change settings now, between two iterations."""
 
+    def move_back(self, settings: Mapping[str, Any]) -> None:
+        """Go on in the environment that these settings, `env` and `env_options`, name: the run had moved there before."""
+
     def evaluate(self, episodes: int = 20) -> Evaluation:
         """Raw returns of whole episodes in fresh environments."""
 

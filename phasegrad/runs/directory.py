@@ -249,8 +249,10 @@ class RunDirectory:
         return by_step[int(step)]
 
     def best(self) -> Path | None:
-        """The checkpoint with the highest evaluation return, the earliest of equals."""
-        scores = {path: evaluation_return(path) for path in self.checkpoints()}
+        """The checkpoint with the highest evaluation return in the environment of the latest, the earliest of equals."""
+        found = self.checkpoints()
+        where = {path: environment_of(path) for path in found}
+        scores = {path: evaluation_return(path) for path in found if where[path] == where[found[-1]]}
         known = {path: score for path, score in scores.items() if score is not None}
         return max(known, key=lambda path: known[path]) if known else None
 
@@ -301,6 +303,15 @@ def noted_in(checkpoint: Path) -> dict[str, Any]:
     except DamagedError:
         return {}
     return extra if isinstance(extra, dict) else {}
+
+
+def environment_of(checkpoint: Path) -> tuple[Any, Any] | None:
+    """Where a checkpoint's agent was trained, with its options; nothing of a damaged one."""
+    try:
+        config = read_state(checkpoint).get("config")
+    except DamagedError:
+        return None
+    return (config.get("env"), config.get("env_options")) if isinstance(config, dict) else None
 
 
 def evaluation_return(checkpoint: Path) -> float | None:

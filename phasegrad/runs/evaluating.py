@@ -11,7 +11,7 @@ import contextlib
 import random
 import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import gymnasium as gym
@@ -97,7 +97,7 @@ class Evaluations:
     failed: bool = False
     seen: bool = True  # whether there is anyone to tell: a file, a display or a callback
     told_of_cuts: bool = False  # once is enough
-    _costs: Costs | None = field(default=None, repr=False)
+    _costs: tuple[Any, Costs] | None = field(default=None, repr=False)  # with where the environments come from
 
     @property
     def config(self) -> Config:
@@ -105,9 +105,9 @@ class Evaluations:
 
     @property
     def costs(self) -> Costs:
-        if self._costs is None:
-            self._costs = Costs.of(self.agent)
-        return self._costs
+        if self._costs is None or self._costs[0] is not self.agent.source:
+            self._costs = self.agent.source, Costs.of(self.agent)
+        return self._costs[1]
 
     @property
     def borrows(self) -> bool:
@@ -201,6 +201,8 @@ class Evaluations:
             how: dict[str, Any] = {"deterministic": True, "seed": None, "levels": levels}
             played = run_evaluation(self.agent, episodes, **how, longest=cut_at)
         self.told_of_cuts |= played.cut > 0
+        if self.progress.recent_successes and played.success_rate is None:  # it speaks of successes only: none was one
+            played = replace(played, successes=[False] * len(played.returns))
         return played
 
     def _note(self, played: Evaluation, levels: str) -> None:

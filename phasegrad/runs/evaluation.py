@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import inspect
 import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import gymnasium as gym
@@ -28,6 +29,7 @@ MOST_STEPS = 10_000
 # The names of what an evaluation comes to, as `phasegrad eval --json` prints them.
 SUMMARY = (
     "return_mean", "return_std", "return_min", "return_max", "length_mean", "episodes", "episodes_cut",
+    "success_rate",  # only where an environment said of an episode whether it was a success
 )  # fmt: skip
 
 
@@ -38,12 +40,23 @@ class Evaluation:
     returns: list[float]
     lengths: list[int]
     cut: int = 0  # of them, so many were ended at the most steps allowed
+    successes: list[bool | None] = field(default_factory=list)  # what the environment said of each, if anything
 
     def summary(self) -> dict[str, float | int]:
         """What it comes to, by the names of `SUMMARY`."""
         returns = self.returns
         statistics = (np.mean(returns), np.std(returns), np.min(returns), np.max(returns), np.mean(self.lengths))
-        return dict(zip(SUMMARY, (*map(float, statistics), len(returns), self.cut), strict=True))
+        numbers = dict(zip(SUMMARY, (*map(float, statistics), len(returns), self.cut), strict=False))
+        return numbers if self.success_rate is None else numbers | {"success_rate": self.success_rate}
+
+    @property
+    def success_rate(self) -> float | None:
+        """The share of episodes that were successes, where the environment said so of any; one it says nothing of, or
+        that was cut, is none.
+        """
+        if all(success is None for success in self.successes):
+            return None
+        return sum(bool(success) for success in self.successes) / len(self.successes)
 
     @property
     def return_mean(self) -> float:
@@ -66,6 +79,7 @@ class Played:
     episode_return: float
     length: int
     cut: bool = False  # at the most steps allowed
+    success: bool | None = None  # as the environment said
 
 
 class Spectator:
@@ -111,6 +125,16 @@ def run_evaluation(
         return as_evaluation(play(agent, env, episodes, deterministic=deterministic, seed=seed, max_steps=most))
     finally:
         release(agent, env)
+
+
+def elsewhere(agent: Agent, env: Any, env_options: Mapping[str, Any] | None = None) -> Agent:
+    """The same agent, to be played in another environment of the same form."""
+    config = copy.copy(agent.config)
+    options = dict(envs.kept_options(config.env, config.env_options, env, env_options))
+    config.settle(env=envs.setting_of(env), env_options=options)
+    moved = copy.copy(agent)
+    moved.config, moved.source, moved.may_import = config, env, True
+    return moved
 
 
 def checked_episodes(episodes: Any) -> int:
@@ -209,7 +233,8 @@ def _play(
             index = episode.env
             returns[index] = lengths[index] = 0
             if counts[index]:
-                found.append(Played(index, int(played[index]), episode.episode_return, episode.length))
+                scored = (episode.episode_return, episode.length)
+                found.append(Played(index, int(played[index]), *scored, success=episode.success))
                 played[index] += 1
         for index in np.flatnonzero(counts & (lengths >= max_steps)).tolist():
             found.append(Played(index, int(played[index]), float(returns[index]), int(lengths[index]), cut=True))
@@ -237,12 +262,13 @@ def warn_of_cuts(agent: Agent, played: list[Played], max_steps: int) -> None:
 
 def as_evaluation(played: list[Played]) -> Evaluation:
     returns, lengths = [episode.episode_return for episode in played], [episode.length for episode in played]
-    return Evaluation(returns, lengths, sum(episode.cut for episode in played))
+    cut, successes = sum(episode.cut for episode in played), [episode.success for episode in played]
+    return Evaluation(returns, lengths, cut, successes)
 
 
 def release(agent: Agent, env: envs.VectorEnv) -> None:
     """Close evaluation environments, unless they are the user's own."""
-    if not isinstance(agent.source, gym.vector.VectorEnv):
+    if not isinstance(agent.source, gym.vector.VectorEnv | gym.Env):
         env.close()
 
 
@@ -274,6 +300,8 @@ def evaluation_env(
     if isinstance(agent.source, gym.vector.VectorEnv):
         agent.borrowed += 1  # training, which uses them too, brings them back to where they were
         num_envs = agent.source.num_envs
+    elif isinstance(agent.source, gym.Env):
+        num_envs = 1
     elif render and not isinstance(agent.source, str) and _takes_render_mode(agent.source):
         options.setdefault("render_mode", "rgb_array")
     env = envs.make(

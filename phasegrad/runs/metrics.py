@@ -123,6 +123,6 @@ def tag(name: str) -> str:
     """TensorBoard's grouping: returns and episodes, time, and what the update reports."""
     if name.startswith(("time_", "sps", "seconds")):
         return f"time/{name}"
-    if name.startswith(("return_", "length_", "episode")):
+    if name.startswith(("return_", "length_", "episode", "success_")):
         return f"rollout/{name}"
     return f"train/{name}"

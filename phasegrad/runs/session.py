@@ -179,6 +179,7 @@ class Session:
     def run(self, callback: Callable[[dict[str, Any]], object] | None) -> dict[str, Any]:
         trainer = self.trainer
         trainer.config.freeze()
+        self._keep_what_was_given()
         iterations = trainer.iterations()
         preparing = sum(
             trainer.clock.seconds.values()
@@ -215,17 +216,29 @@ class Session:
                 self.trainer.run.checkpoint_due = False
                 self._save(noted(evaluated))
             stopped, requested = self._asked_to_stop(stopped)
-            if (stopped or requested) and not due:
+            if (stopped or requested or trainer.run.unsaved) and not due:
                 self._save(noted(evaluated))
+            trainer.run.unsaved = False
             if requested and trainer.run.progress.step < self.total:
                 raise self.stop.error(self._stopped_sentence())
         result = self._result("stopped" if stopped else "finished")
         self.display.finished(result)
         return result
 
+    def _keep_what_was_given(self) -> None:
+        """A checkpoint of weights, or of another environment, that were given since the last: a kill must not lose them."""
+        if self.ranks.any(self.trainer.run.unsaved):
+            self._save({})
+        self.trainer.run.unsaved = False
+
     def _asked_to_stop(self, stopped: bool) -> tuple[bool, bool]:
-        """Whether some process's callback, and whether a signal to some process, wants the run to stop."""
-        asked, self.stop.requested = self.ranks.most(stopped, self.stop.requested)
+        """Whether some process's callback, and whether a signal to some process, wants the run to stop.
+
+        By the way all learn whether one was given what a checkpoint is to keep.
+        """
+        given = self.trainer.run.unsaved
+        asked, self.stop.requested, unsaved = self.ranks.most(stopped, self.stop.requested, given)
+        self.trainer.run.unsaved = bool(unsaved)
         return bool(asked), self.stop.requested > 0
 
     def _checkpoint_due(self, before: int) -> bool:
@@ -328,6 +341,8 @@ class Session:
             "length_mean": float(np.mean(progress.recent_lengths)) if progress.recent_lengths else None,
             "episodes": progress.episodes,
         }
+        if progress.success_rate is not None:
+            head["success_rate"] = progress.success_rate
         tail = {"sps": steps / seconds, "seconds": self._seconds()}
         if self.untold_saving:
             times["checkpoint"], self.untold_saving = self.untold_saving, 0.0
@@ -350,6 +365,8 @@ class Session:
             "seconds": self._seconds(),
             "peak_rss_mb": self.ranks.mean(peak_rss_mb())[0] * self.ranks.size,
         }
+        if trainer.run.progress.success_rate is not None:
+            result["success_rate"] = trainer.run.progress.success_rate
         if self.ranks.size > 1:
             result["processes"] = self.ranks.size
         self.evaluations.seen = self.is_seen

@@ -6,7 +6,7 @@ One object of a run, owned and written by this package; an algorithm only hands 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,26 @@ class Progress:
     longest_episode: int = 0  # in steps, of all that have ended
     recent_returns: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT_EPISODES))
     recent_lengths: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT_EPISODES))
+    recent_successes: deque[float] = field(
+        default_factory=lambda: deque(maxlen=RECENT_EPISODES)
+    )  # see `note_successes`
+
+    def note_successes(self, reported: Sequence[float | None]) -> None:
+        """Of the episodes just counted, whether each was a success, as far as its environment said so.
+
+        Nothing is noted before one has. From then on one that says nothing was none: some speak of successes only.
+        """
+        if not self.recent_successes and all(each is None for each in reported):
+            return
+        if not self.recent_successes:  # those before it said nothing
+            self.recent_successes.extend([0.0] * max(0, len(self.recent_returns) - len(reported)))
+        self.recent_successes.extend(0.0 if each is None else float(each) for each in reported)
+
+    @property
+    def success_rate(self) -> float | None:
+        """The share of successes among the recent episodes; None where no environment has ever spoken of one."""
+        recent = self.recent_successes
+        return sum(recent) / len(recent) if recent else None
 
 
 @dataclass
@@ -76,7 +96,18 @@ class RunState:
     carried_from: dict[str, Any] | None = None  # what a checkpoint lists of rollouts to be read when training goes on
     changes: list[Change] = field(default_factory=list)  # of settings so far
     planned: list[Change] = field(default_factory=list)  # changes that the run had made after the step it goes on from
+    asked: set[str] = field(default_factory=set)  # settings that were given since it was loaded or its last session
+    unsaved: bool = False  # whether it was given what only a checkpoint can keep: weights, another environment
     on_change: Callable[[Change], None] | None = None  # of the session that is under way
+
+    def begin_elsewhere(self) -> None:
+        """Forget what was scored in another environment; how far the run is stays."""
+        progress = self.progress
+        progress.longest_episode = 0
+        for recent in (progress.recent_returns, progress.recent_lengths, progress.recent_successes):
+            recent.clear()
+        spent, record = self.evaluations.spent, EvaluationRecord()
+        vars(self.evaluations).update({**vars(record), "spent": spent})
 
     def as_begun(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         """Settings as they were before any was changed."""
