@@ -163,7 +163,8 @@ def _build(folder: Path, state: dict[str, Any], given: Given) -> Algorithm:
         )
     if given.device is not None:
         fields["device"] = given.device
-    config = _config(folder, algorithm.config_class, fields | functions_for(folder, fields, given.schedules))
+    fields |= functions_for(folder, fields, state.get("changes", []), given.schedules)
+    config = _config(folder, algorithm.config_class, fields)
     require_same_functions(folder, config, state.get("schedules", {}))
     spaces = saved_spaces(state)
     file = current(folder / TENSORS, state.get("sha256"))
@@ -188,19 +189,24 @@ def _build(folder: Path, state: dict[str, Any], given: Given) -> Algorithm:
     return agent
 
 
-def functions_for(folder: Path, fields: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """The functions that are `given` again, for settings which had one."""
+def functions_for(
+    folder: Path, fields: Mapping[str, Any], changes: Sequence[Mapping[str, Any]], given: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The functions that are `given` again, for settings which follow one; a setting that once did needs it no more."""
+    found = {}
     for name, function in given.items():
         if name not in fields:
             raise RunError(f"schedules names {name!r}, which is no setting of {folder}.{nearest(name, fields)}")
         if not callable(function):
             raise RunError(f"schedules must have a function for {name}, not {short(function)}.")
-        if not str(fields[name]).startswith(CUSTOM):
+        if str(fields[name]).startswith(CUSTOM):
+            found[name] = function
+        elif not any(str(change["before"].get(name)).startswith(CUSTOM) for change in changes):
             raise RunError(
                 f"{folder} has {name} {str(fields[name])[:40]} and no function: leave it out of schedules; agent.change gives "
                 "it another value."
             )
-    return dict(given)
+    return found
 
 
 def require_same_functions(folder: Path, config: Config, saved: Mapping[str, Sequence[float]]) -> None:
