@@ -19,8 +19,8 @@ from phasegrad.config import parse_settings
 from phasegrad.errors import ConfigError, DamagedError, PhasegradError, RunError, unknown
 from phasegrad.machine.paths import as_path
 from phasegrad.machine.processors import let_waiting_threads_sleep, usable_processors
+from phasegrad.phases import phase_schedule
 from phasegrad.runs.files import read_json
-from phasegrad.schedules import phase_schedule
 
 if TYPE_CHECKING:
     from phasegrad.algorithms.base import Algorithm

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from phasegrad.errors import ConfigError, nearest
+from phasegrad.schedules import LostFunction, Scheduled, agree, as_given, completed, parsed
 
 # What an agent's networks, storage, normalisers and optimisers are made for: it cannot change once they are.
 FIXED_FIELDS = {
@@ -26,7 +27,7 @@ FIXED_FIELDS = {
     "impala_channels", "impala_stem", "impala_stem_stride", "impala_pooling", "policy_gain", "std", "initial_std",
     "std_floor", "fixed_std_fraction", "mean_tanh", "frame_stack", "memory", "memory_size", "sequence_length", "adam_eps", "max_grad_norm", "optimizer", "rmsprop_alpha",
     "rmsprop_eps", "rmsprop_inside_root", "action_distribution", "n_pi", "aux_interval", "aux_buffer", "aux_head", "replay_ratio",
-    "replay_capacity",
+    "replay_capacity", "kl_learning_rate",
 }  # fmt: skip
 WEIGHTS = ("entropy_coef", "value_coef", "beta_clone", "q_coef")  # of a loss's terms; a program takes them as inputs
 # Neither these nor what `scalars` give a loss is fixed in the program of one. All other settings count as if they were.
@@ -34,6 +35,7 @@ UNREAD_BY_LOSSES = {
     *WEIGHTS, *FIXED_FIELDS, "clip_range", "kl_beta", "kl_target", "kl_stop", "learning_rate", "critic_learning_rate",
     "aux_learning_rate", "gamma", "gae_lambda", "policy_gae_lambda", "average_decay", "max_kl", "cg_damping",
     "line_search_decay", "env_timeout", "preset", "stop_at", "compile", "log_steps", "track", "backend", "vectorization",
+    "anneal_learning_rate", "anneal_clip_range",
 }  # fmt: skip
 SHORTEST, LONGEST = 8, 32  # steps of a training sequence, unless asked for
 ENCODERS = ["auto", "mlp", "nature", "impala", "grid"]  # and those that are registered
@@ -50,12 +52,14 @@ def setting(
     choices: tuple[str, ...] | None = None,
     live: bool = False,
     auto: bool = False,
+    scheduled: bool = False,
 ) -> Any:
     """A documented field; `low` and `high` are the closed range of a valid value, a `live` one may change in training.
 
-    None stands for "auto" in a field that is `auto`.
+    None stands for "auto" in a field that is `auto`. A `scheduled` one takes a schedule in place of a number.
     """
     metadata = {"help": help, "low": low, "high": high, "choices": choices, "live": live, "auto": auto}
+    metadata["scheduled"] = scheduled
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -249,9 +253,9 @@ class Config:
         if not vars(self).get("_made"):
             vars(self)["_derived"] = {}
             return super().__setattr__(name, value)
-        checked = coerce_fields(type(self), {name: value})[name]
         before = getattr(self, name)
-        if checked == before:
+        checked = completed(name, coerce_fields(type(self), {name: value})[name], before)
+        if as_given(checked) == as_given(before):
             return None
         if self._frozen:
             if name in live_fields(type(self)):
@@ -296,8 +300,25 @@ class Config:
     def weights(self) -> dict[str, float]:
         """The weights of a loss's terms, by the names of their settings."""
         if "weights" not in self._derived:
-            self._derived["weights"] = {name: getattr(self, name) for name in WEIGHTS if hasattr(self, name)}
+            self._derived["weights"] = {name: float(getattr(self, name)) for name in WEIGHTS if hasattr(self, name)}
         return self._derived["weights"]
+
+    def follow(self, progress: float) -> None:
+        """Put the settings that have a schedule to what they are at `progress` of the run, from 0 to 1."""
+        for name, value in self.schedules().items():
+            if isinstance(value.schedule, LostFunction):
+                raise ConfigError(lost_function(name, value))
+            try:
+                now = value.at(progress)
+            except Exception as error:  # of a user's own function
+                why = f"{type(error).__name__} {str(error)[:80]}"
+                raise ConfigError(f"The schedule of {name} failed at progress {progress:g}: {why}.") from None
+            coerce(name, float(now), float, documented_fields(type(self))[name].metadata)
+            vars(self).update({name: now}, _derived={})
+
+    def schedules(self) -> dict[str, Scheduled]:
+        """The settings that have a schedule, with the numbers in force."""
+        return {name: value for name, value in vars(self).items() if isinstance(value, Scheduled)}
 
     def read_by_losses(self) -> tuple[Any, ...]:
         """The settings that a traced or compiled loss has fixed: where one of them changes it needs a new program."""
@@ -384,7 +405,7 @@ class Config:
         fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         if not isinstance(self.encoder, str):
             fields["encoder"] = f"custom:{getattr(self.encoder, '__name__', type(self.encoder).__name__)}"
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in fields.items()}
+        return {name: list(value) if isinstance(value, tuple) else as_given(value) for name, value in fields.items()}
 
 
 def require_minibatches(
@@ -460,18 +481,41 @@ def first_difference(
 
     What only concerns the machine does not count, nor an auto, which is decided when a run starts.
     """
-    for name, value in json.loads(json.dumps(dict(wanted))).items():
+    plain = json.loads(json.dumps({name: as_given(value) for name, value in wanted.items()}))
+    for name, value in plain.items():
         there = found.get(name, (defaults or {}).get(name))
-        if name not in MACHINE_FIELDS and value != "auto" and there != value:
+        same = there == value or (isinstance(wanted[name], Scheduled) and agree(wanted[name], there))
+        if name not in MACHINE_FIELDS and value != "auto" and not same:
             return name, there, value
     return None
 
 
 def make_config(config_class: type[Config], values: Mapping[str, Any]) -> Config:
     """A validated config from field values of the right names."""
-    config = config_class(**coerce_fields(config_class, values))
+    checked = coerce_fields(config_class, values)
+    config = config_class(**checked | started(config_class, checked, {}))
     config.validate()
     return config
+
+
+def started(config_class: type[Config], values: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, Any]:
+    """The schedules among `values` that name no start, begun at what `base` or else the default is without them."""
+    defaults = {name: field.default for name, field in documented_fields(config_class).items()} | dict(base)
+    found: dict[str, Any] = {}
+    for name in sorted(values, key=lambda name: name != "learning_rate"):  # which stands in for the critic's
+        if isinstance(values[name], Scheduled):
+            instead = {**defaults, **values, **found}.get("learning_rate")
+            start = instead if defaults[name] is None else defaults[name]
+            found[name] = completed(name, values[name], start)
+    return found
+
+
+def lost_function(name: str, value: Scheduled) -> str:
+    """What to do where only the name of a function is known."""
+    return (
+        f"{name} follows a function that was given in Python ({str(value.schedule)[:80]}), which no file can hold: give it "
+        f"again with phasegrad.load(path, schedules={{{name!r}: ...}})."
+    )
 
 
 def algorithm_name(config_class: type[Config]) -> str:
@@ -501,6 +545,10 @@ def coerce(name: str, value: Any, hint: Any, metadata: Mapping[str, Any]) -> Any
         kind = typing.get_args(hint)[0]
         items = [item.strip() if isinstance(item, str) else item for item in items]
         return tuple(coerce(name, item, kind, metadata) for item in items)
+    if metadata.get("scheduled"):
+        schedule = parsed(name, value, lambda number: coerce(name, number, float, {**metadata, "scheduled": False}))
+        if schedule is not None:
+            return schedule
     try:
         result = CONVERTERS[hint](value)
     except (ValueError, TypeError, OverflowError):

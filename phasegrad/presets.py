@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from phasegrad.config import Config, algorithm_name, coerce_fields, documented_fields, make_config
+from phasegrad.config import Config, algorithm_name, coerce_fields, documented_fields, make_config, started
 from phasegrad.errors import ConfigError, PhasegradError, unknown
 from phasegrad.machine.paths import as_path
+from phasegrad.schedules import LostFunction, Schedule, Scheduled, is_scheduled
 
 SHARE_COMMON = ("ppo", "ppg")  # for whom the common part of the presets below was chosen
 OF_THE_TASK = {
@@ -249,10 +250,44 @@ def resolve_config(config_class: type[Config], fields: Mapping[str, Any]) -> Any
     preset = preset_fields(name, tuned_algorithm(config_class))
     if name in PRESETS:  # its common part serves algorithms that lack some of the fields
         preset = {key: value for key, value in preset.items() if key in known}
-    values = {**coerce_fields(config_class, preset), **explicit, "preset": name}
+    preset_values = coerce_fields(config_class, preset)
+    preset_values |= started(config_class, preset_values, {})
+    values = {**preset_values, **explicit, **started(config_class, explicit, preset_values), "preset": name}
+    require_functions(values)
+    values |= without_annealing({name: field.default for name, field in known.items()} | values, explicit)
     values["env_options"] = {**preset.get("env_options", {}), **explicit.get("env_options", {})}
     draft = config_class(**values)
     if "num_minibatches" not in explicit and "num_minibatches" in known:
         units = draft.num_envs if getattr(draft, "whole_segments", False) else draft.batch_size
         values["num_minibatches"] = min(vars(draft)["num_minibatches"], units)
     return make_config(config_class, values)
+
+
+def require_functions(values: Mapping[str, Any]) -> None:
+    """Refuse the name of a function in its place: only who trained with it has it."""
+    for name, value in values.items():
+        if isinstance(value, Scheduled) and isinstance(value.schedule, LostFunction):
+            raise ConfigError(
+                f"{name} {str(value.schedule)[:80]} names a function that was given in Python, which no file holds: start "
+                f"the run from Python, with {name} as that function."
+            )
+
+
+def without_annealing(values: Mapping[str, Any], explicit: Mapping[str, Any]) -> dict[str, Any]:
+    """What changes where the user asks for a schedule, or an adaptive rate, and the preset anneals: the user's wish counts.
+
+    The other learning rate, if it is a number, goes on falling, by a schedule of its own.
+    """
+    changed: dict[str, Any] = {}
+    rates = ("learning_rate", "critic_learning_rate")
+    adapts = bool(explicit.get("kl_learning_rate"))
+    wished = adapts or any(is_scheduled(explicit.get(name)) for name in rates)
+    if wished and values.get("anneal_learning_rate") and "anneal_learning_rate" not in explicit:
+        changed["anneal_learning_rate"] = False
+        for name in rates[adapts:]:
+            if values.get(name) and not is_scheduled(values[name]):
+                changed[name] = Scheduled(Schedule("linear", values[name]))
+    annealed = values.get("anneal_clip_range") and "anneal_clip_range" not in explicit
+    if annealed and is_scheduled(explicit.get("clip_range")):
+        changed["anneal_clip_range"] = False
+    return changed

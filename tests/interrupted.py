@@ -11,7 +11,7 @@ import torch
 import phasegrad as pg
 
 
-def resumed_to_the_same_bits(agent: Any, total: int, killed_at: int, env: Any = None) -> Any:
+def resumed_to_the_same_bits(agent: Any, total: int, killed_at: int, env: Any = None, **given: Any) -> Any:
     """Train `agent` to the end and, from a copy of its run directory made at a step, another one, which must end alike."""
     whole = Path(agent.run.run_dir)
     killed = whole.with_name("killed")
@@ -21,7 +21,7 @@ def resumed_to_the_same_bits(agent: Any, total: int, killed_at: int, env: Any = 
             shutil.copytree(whole, killed)
 
     agent.learn(total, callback=copy)
-    resumed = pg.load(killed, env=env)
+    resumed = pg.load(killed, env=env, **given)
     assert 0 < resumed.progress.step < agent.progress.step
     resumed.learn()
     mine, theirs = agent.tensors(), resumed.tensors()

@@ -162,7 +162,10 @@ def test_once_training_has_begun_nothing_is_assigned(name: str) -> None:
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"learning_rate": "abc"}, "learning_rate must be a finite number, not 'abc'"),
+        (
+            {"learning_rate": "abc"},
+            "learning_rate must be a finite number or a schedule such as linear:1e-3:1e-5, .* not 'abc'",
+        ),
         ({"clip_range": -1}, "clip_range must be at least 0"),
         ({"gamma": 0.5}, "gamma cannot change while an agent trains: clip_range, critic_learning_rate"),
         ({"num_envs": 8}, "num_envs cannot change"),

@@ -97,7 +97,7 @@ def test_help_all_shows_every_setting_once_under_its_group(algorithm: str, capsy
 def test_types_choices_and_both_forms_of_a_switch_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
     text = helped(capsys, "train", "ppo", "--help-all")
     for wanted in (
-        "--learning-rate FLOAT ",
+        "--learning-rate FLOAT|SCHEDULE\n",
         "--num-envs INT ",
         "--objective {pg,cpi,clip,kl}\n",
         "--hidden-sizes INT,INT ",

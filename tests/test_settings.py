@@ -164,7 +164,9 @@ def test_a_shorter_last_rollout_is_not_traced(name: str, how: str, monkeypatch: 
 def test_a_setting_is_checked_when_it_is_changed() -> None:
     agent = made("ppo")
     config = agent.config
-    with pytest.raises(ConfigError, match="learning_rate must be a finite number, not 'abc'"):
+    with pytest.raises(
+        ConfigError, match=r"learning_rate must be a finite number or a schedule such as linear:1e-3:1e-5, .* not 'abc'"
+    ):
         config.learning_rate = "abc"
     with pytest.raises(ConfigError, match="gamma must be from 0 to 1, not 2"):
         config.gamma = 2

@@ -18,7 +18,7 @@ from torch import Tensor
 from phasegrad.algorithms.a2c_settings import A2CConfig
 from phasegrad.algorithms.base import Algorithm
 from phasegrad.algorithms.estimates import estimate_advantages, normalized, value_metrics
-from phasegrad.algorithms.surrogate import learning_rates
+from phasegrad.algorithms.surrogate import adapt_learning_rate, first_scalars, learning_rates
 from phasegrad.compute.optimizers import Optimizer
 from phasegrad.data.minibatches import Batch, everything
 from phasegrad.losses import policy_objective, value_loss
@@ -34,12 +34,13 @@ class A2C(Algorithm):
     def build_optimizers(self) -> dict[str, Optimizer]:
         optimizers = self.config.optimizers(self.flat)
         self.stepper = self.computation.stepper(optimizers, self.config.max_grad_norm)
+        self.scalars |= first_scalars(self.config)
         return optimizers
 
     def iterations(self) -> Iterator[dict[str, Any]]:
         config = self.config
         while self.steps_left():
-            rates = learning_rates(config, self.remaining_fraction(), self.flat.slices)
+            rates = learning_rates(config, self.remaining_fraction(), self.flat.slices, self.scalars)
             values, targets = [], []
             for rollout in self.rollouts(config.updates_per_iteration):
                 estimate_advantages(rollout, config)
@@ -52,6 +53,7 @@ class A2C(Algorithm):
                 targets.append(rollout.value_targets.flatten().clone())
                 is_last = len(values) == config.updates_per_iteration or not self.steps_left()
                 kl = self.mean_kl(rollout) if is_last else 0.0
+            adapt_learning_rate(config, self.scalars, kl)
             metrics = value_metrics(torch.cat(values), torch.cat(targets), self.ranks) | self.stepper.take_metrics()
             yield metrics | {"kl": kl, "updates": len(values), "learning_rate": rates["policy"]}
 

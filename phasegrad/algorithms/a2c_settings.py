@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from phasegrad.algorithms.settings import RMSPropConfig
+from phasegrad.algorithms.settings import AdaptiveConfig, RMSPropConfig
 from phasegrad.config import setting
 
 
 @dataclass(kw_only=True)
-class A2CConfig(RMSPropConfig):
+class A2CConfig(RMSPropConfig, AdaptiveConfig):
     """Settings of A2C; the paper's symbols stand in brackets."""
 
     num_envs: int = setting(16, "N: environments stepped together", low=1)
@@ -20,8 +20,12 @@ class A2CConfig(RMSPropConfig):
     updates_per_iteration: int = setting(
         32, "rollouts, each with its update, between two lines of metrics; rates are read once for all of them", low=1
     )
-    entropy_coef: float = setting(0.01, "weight of the entropy bonus [beta]", low=0, live=True)
-    value_coef: float = setting(0.5, "weight of the value loss 1/2 (R - V)^2", low=0, live=True)
+    entropy_coef: float = setting(
+        0.01, "weight of the entropy bonus, or its schedule [beta]", low=0, live=True, scheduled=True
+    )
+    value_coef: float = setting(
+        0.5, "weight of the value loss 1/2 (R - V)^2, or its schedule", low=0, live=True, scheduled=True
+    )
     normalize_advantage: str = setting(
         "none", "standardise advantages over each rollout (batch), or none", choices=("batch", "none")
     )

@@ -19,8 +19,12 @@ class ACERConfig(RMSPropConfig):
     updates_per_iteration: int = setting(
         8, "rollouts, each with its updates, between two lines of metrics; rates are read once for all of them", low=1
     )
-    entropy_coef: float = setting(0.01, "weight of the entropy bonus", low=0, live=True)
-    q_coef: float = setting(0.5, "weight of the loss of Q, 1/2 (Qret - Q)^2", low=0, live=True)
+    entropy_coef: float = setting(
+        0.01, "weight of the entropy bonus, or its schedule", low=0, live=True, scheduled=True
+    )
+    q_coef: float = setting(
+        0.5, "weight of the loss of Q, 1/2 (Qret - Q)^2, or its schedule", low=0, live=True, scheduled=True
+    )
     max_grad_norm: float = setting(10.0, "longest gradient, of each network by itself; 0 for no clipping", low=0)
     replay_ratio: float = setting(
         4.0, "replay updates for each rollout, in the mean of a Poisson distribution [r]; 0 is on-policy", low=0

@@ -201,6 +201,7 @@ class Algorithm(Verbs, ABC):
     def begin_iteration(self, tell: Callable[[int, int], None] | None = None) -> None:
         if self.run.planned:
             changing.apply_planned(self)
+        self.config.follow(self.progress.step / self.config.total_steps)
         self.experience.be_ready(tell)
 
     def end_iteration(self) -> None:

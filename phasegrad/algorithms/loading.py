@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,9 @@ import torch
 from phasegrad.algorithms import ALGORITHMS
 from phasegrad.algorithms.base import Algorithm
 from phasegrad.compute.devices import pick_device
-from phasegrad.config import Config, coerce_fields, make_config
+from phasegrad.config import Config, coerce_fields, documented_fields, make_config, short
 from phasegrad.envs.spaces import flatten
-from phasegrad.errors import ConfigError, DamagedError, PhasegradError, PhasegradWarning, RunError
+from phasegrad.errors import ConfigError, DamagedError, PhasegradError, PhasegradWarning, RunError, nearest
 from phasegrad.machine.paths import as_path
 from phasegrad.models import build_model
 from phasegrad.runs.carried import carried_by, carried_limit
@@ -24,9 +25,20 @@ from phasegrad.runs.directory import RunDirectory
 from phasegrad.runs.files import checked_header, require_checksum
 from phasegrad.runs.reading import CONFIG
 from phasegrad.runs.replacing import STATE, TENSORS, current
+from phasegrad.schedules import CUSTOM, POINTS, FunctionSchedule, LostFunction, Scheduled
 from phasegrad.versions import versions
 
 OLDER = {"images": "uint8"}  # what files mean that were written before there was a setting
+
+
+@dataclass(frozen=True)
+class Given:
+    """What files cannot hold, or what is to be otherwise than they say."""
+
+    env: Any
+    encoder: Any
+    device: str | None
+    schedules: Mapping[str, Any]
 
 
 def load(
@@ -34,6 +46,7 @@ def load(
     env: Any = None,
     *,
     encoder: Any = None,
+    schedules: Mapping[str, Callable[[float], float]] | None = None,
     checkpoint: int | str | None = None,
     device: str | None = None,
     allow_import: bool = False,
@@ -43,10 +56,11 @@ def load(
 ) -> Algorithm:
     """The agent saved at `path`: a folder of `agent.save`, a checkpoint, or a run directory.
 
-    `env` and `encoder` are needed again where they were given in Python; where the agent was trained in an environment
-    known by its id, another `env` moves it there, as `agent.set_env` does. `checkpoint` picks a step of a run directory,
-    or "best" by evaluation. An environment id of the form module:Id-v0 is imported only where `env` repeats it or
-    `allow_import` is set, since the file may be a stranger's.
+    `env` and `encoder` are needed again where they were given in Python, and to train on so are the functions that
+    settings follow: `schedules` has them by name. Where the agent was trained in an environment known by its id, another
+    `env` moves it there, as `agent.set_env` does. `checkpoint` picks a step of a run directory, or "best" by evaluation.
+    An environment id of the form module:Id-v0 is imported only where `env` repeats it or `allow_import` is set, since the
+    file may be a stranger's.
 
     An agent from a run directory trains on there, if it is that of the last checkpoint. `run_dir` has it train on in
     another directory; `overwrite` lets it replace the run in that one, or what its own run holds of later steps.
@@ -54,13 +68,13 @@ def load(
     `settings` hold from here on: those that `agent.change` changes, total_steps, and what leaves no trace in what is
     learnt, such as torch_threads or checkpoint_every. Any other is refused, with the reason.
     """
-    path = as_path(path)
+    path, given = as_path(path), Given(env, encoder, device, dict(schedules or {}))
     if not path.exists():
         raise RunError(f"{path} does not exist.")
     if (path / STATE).exists() or not (path / CONFIG).exists():
-        agent = _from_checkpoint(path, env, encoder, device)
+        agent = _from_checkpoint(path, given)
     else:
-        agent = _from_run(RunDirectory(path), env, encoder, device, checkpoint)
+        agent = _from_run(RunDirectory(path), given, checkpoint)
         agent.config.freeze()  # also at step 0: what changes from now on is a change
         agent.run.run_dir, agent.run.takes_over = path, True
     if run_dir is not None and as_path(run_dir).resolve() != path.resolve():
@@ -114,15 +128,14 @@ def restart(path: str | Path, *, allow_import: bool = False, device: str | None 
     return agent
 
 
-def _from_run(run: RunDirectory, env: Any, encoder: Any, device: str | None, step: int | str | None) -> Algorithm:
+def _from_run(run: RunDirectory, given: Given, step: int | str | None) -> Algorithm:
     """The agent of a step's checkpoint, or of the latest that is sound, with the run's total."""
     configured = run.read_config()
-    if device is None and isinstance(configured.get("device"), str):
-        device = configured["device"]  # another one may have been asked for since the checkpoint was written
-    if step is not None:
-        agent = _from_checkpoint(run.checkpoint(step), env, encoder, device)
-    else:
-        agent = _latest_sound(run, env, encoder, device)
+    if given.device is None and isinstance(configured.get("device"), str):
+        given = replace(
+            given, device=configured["device"]
+        )  # it may have been asked for since the checkpoint was written
+    agent = _latest_sound(run, given) if step is None else _from_checkpoint(run.checkpoint(step), given)
     _require_same_config(run, configured, agent)
     config_class = type(agent.config)
     later = {name: configured[name] for name in FREE_FIELDS if name in configured and name != "device"}
@@ -136,13 +149,13 @@ def _from_run(run: RunDirectory, env: Any, encoder: Any, device: str | None, ste
     return agent
 
 
-def _latest_sound(run: RunDirectory, env: Any, encoder: Any, device: str | None) -> Algorithm:
+def _latest_sound(run: RunDirectory, given: Given) -> Algorithm:
     run.checkpoint()  # says so where there is none
     found = run.checkpoints()
     for to_train in (True, False):  # at last one that can still be used, if not trained further
         for folder in reversed(found):
             try:
-                agent = _from_checkpoint(folder, env, encoder, device, to_train)
+                agent = _from_checkpoint(folder, given, to_train)
                 agent.run.passed_over = [later.name for later in found[found.index(folder) + 1 :]]
                 return agent
             except DamagedError as error:
@@ -158,8 +171,11 @@ def _require_same_config(run: RunDirectory, configured: dict[str, Any], agent: A
 
     What may be given anew whenever it goes on does not count.
     """
+    scheduled = {name: field.metadata.get("scheduled") for name, field in documented_fields(type(agent.config)).items()}
     mine = {"algorithm": agent.name, **agent.run.as_begun(agent.config.to_json())}
     for name in sorted((mine.keys() & configured.keys()) - {"total_steps", "encoder", *FREE_FIELDS}):
+        if scheduled.get(name) and all(str(each[name]).startswith(CUSTOM) for each in (mine, configured)):
+            continue  # a function may have another name; its values are compared when it is given
         if mine[name] != configured[name]:
             raise RunError(
                 f"{run.path / CONFIG} has {name} {str(configured[name])[:40]}, but the run was started with "
@@ -167,10 +183,10 @@ def _require_same_config(run: RunDirectory, configured: dict[str, Any], agent: A
             )
 
 
-def _from_checkpoint(folder: Path, env: Any, encoder: Any, device: str | None, to_train: bool = False) -> Algorithm:
+def _from_checkpoint(folder: Path, given: Given, to_train: bool = False) -> Algorithm:
     state = read_state(folder)
     try:
-        agent = _build(folder, state, env, encoder, device)
+        agent = _build(folder, state, given)
         agent.run.carried_from = carried_by(state, folder)
         agent.run.stands_on = (agent.progress.step, str(state.get("sha256")))
         if to_train and agent.run.carried_from is not None:
@@ -182,30 +198,32 @@ def _from_checkpoint(folder: Path, env: Any, encoder: Any, device: str | None, t
         raise DamagedError(f"{folder / STATE} is damaged: {type(error).__name__} {str(error)[:80]}.") from None
 
 
-def _build(folder: Path, state: dict[str, Any], env: Any, encoder: Any, device: str | None) -> Algorithm:
+def _build(folder: Path, state: dict[str, Any], given: Given) -> Algorithm:
     require_known(state.get("algorithm"), folder)
     algorithm = ALGORITHMS[state["algorithm"]]
     fields = dict(state["config"])
-    if encoder is not None:
-        fields["encoder"] = encoder
+    if given.encoder is not None:
+        fields["encoder"] = given.encoder
     elif str(fields.get("encoder", "")).startswith("custom:"):
         raise RunError(
             f"{folder} uses an encoder given in Python ({str(fields['encoder'])[:80]}): "
             "load it with phasegrad.load(path, encoder=...)."
         )
-    if device is not None:
-        fields["device"] = device
+    if given.device is not None:
+        fields["device"] = given.device
+    fields |= functions_for(folder, fields, state.get("changes", []), given.schedules)
     config = _config(folder, algorithm.config_class, fields)
+    require_same_functions(folder, config, state.get("schedules", {}))
     spaces = saved_spaces(state)
     file = current(folder / TENSORS, state.get("sha256"))
     require_checksum(file, state.get("sha256"))
     checked_header(file)
-    if encoder is None:  # a network of the claimed size, without memory: the file must hold one like it
+    if given.encoder is None:  # a network of the claimed size, without memory: the file must hold one like it
         with torch.device("meta"):
             flat = flatten(spaces.observation)
             model = build_model(flat, spaces.action, config, algorithm.auxiliary_head, algorithm.model_class)
         require_fit(file, {f"model.{name}": tensor for name, tensor in model.state_dict().items()}, "model.")
-    agent = algorithm(env, config=config, spaces=spaces)
+    agent = algorithm(given.env, config=config, spaces=spaces)
     restore(agent, folder, state)
     if agent.progress.step:
         agent.config.freeze()
@@ -217,6 +235,45 @@ def _build(folder: Path, state: dict[str, Any], env: Any, encoder: Any, device: 
     )
     agent.run.seconds_evaluating = float(extra.get("seconds_evaluating", 0.0))
     return agent
+
+
+def functions_for(
+    folder: Path, fields: Mapping[str, Any], changes: Sequence[Mapping[str, Any]], given: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The functions that are `given` again, for settings which follow one; a setting that once did needs it no more."""
+    found = {}
+    for name, function in given.items():
+        if name not in fields:
+            raise RunError(f"schedules names {name!r}, which is no setting of {folder}.{nearest(name, fields)}")
+        if not callable(function):
+            raise RunError(f"schedules must have a function for {name}, not {short(function)}.")
+        if str(fields[name]).startswith(CUSTOM):
+            found[name] = function
+        elif not any(str(change["before"].get(name)).startswith(CUSTOM) for change in changes):
+            raise RunError(
+                f"{folder} has {name} {str(fields[name])[:40]} and no function: leave it out of schedules; agent.change gives "
+                "it another value."
+            )
+    return found
+
+
+def require_same_functions(folder: Path, config: Config, saved: Mapping[str, Sequence[float]]) -> None:
+    """Refuse a function that has other values than the one of the run: it would not go on as if it had never stopped.
+
+    What is known of one that is not given is kept, for the next save.
+    """
+    for name, value in config.schedules().items():
+        points = tuple(float(point) for point in saved.get(name, ()))
+        if isinstance(value.schedule, LostFunction):
+            config.settle(**{name: Scheduled(LostFunction(value.schedule.name, points))})
+        if not isinstance(value.schedule, FunctionSchedule) or not points:
+            continue
+        for index, (here, there) in enumerate(zip(value.schedule.points(), points, strict=True)):
+            if here != there:
+                raise RunError(
+                    f"The function given for {name} is not the one that {folder} was trained with: at progress "
+                    f"{index / (POINTS - 1):g} it gives {here:g}, and that one {there:g}."
+                )
 
 
 def require_known(name: Any, where: Path) -> None:

@@ -28,7 +28,9 @@ from phasegrad.algorithms.interference import interference
 from phasegrad.algorithms.ppg_settings import PPGConfig
 from phasegrad.algorithms.settings import adams
 from phasegrad.algorithms.surrogate import (
+    adapt_learning_rate,
     epoch_of_minibatches,
+    first_scalars,
     learning_rates,
     logged_rates,
     scheduled_weights,
@@ -55,7 +57,7 @@ class PPG(Algorithm):
             # The policy phase; a resumed one goes on where its buffer ends
             for _ in range(buffer.since_phase, buffer.interval):
                 left, shuffle = self.remaining_fraction(), self.generator("minibatches")
-                rates = learning_rates(config, left, self.flat.slices)
+                rates = learning_rates(config, left, self.flat.slices, self.scalars)
                 scheduled = scheduled_weights(config, self.scalars, left)
                 coefficients = config.weights() | scheduled
                 with self.collected(buffer.free_next_slot()) as rollout:
@@ -82,6 +84,7 @@ class PPG(Algorithm):
                 buffer.add(rollout.num_steps, self.progress.iteration)
                 metrics |= self.stepper.take_epoch_means() | self.stepper.take_metrics()
                 metrics |= scheduled | logged_rates(rates)
+                adapt_learning_rate(config, self.scalars, metrics.get("kl_by_epoch", [0.0])[-1])
                 if buffer.phase_is_over() or not self.steps_left():
                     break
                 yield metrics
@@ -94,7 +97,7 @@ class PPG(Algorithm):
 
     def auxiliary_phase(self) -> dict[str, Any]:
         config, buffer, stepper = self.config, self.buffer, self.auxiliary_stepper
-        rates = dict.fromkeys(self.flat.slices, config.aux_learning_rate)
+        rates = dict.fromkeys(self.flat.slices, float(config.aux_learning_rate))
         if not config.aux_value_loss and config.arch != "shared":  # whose one group has the value head in it
             del rates["value"]
         size, shuffle = self.ranks.share(config.aux_minibatch_size), self.generator("auxiliary")
@@ -170,7 +173,7 @@ class PPG(Algorithm):
         optimizers, auxiliary = adams(self.flat, config.adam_eps), adams(self.flat, config.adam_eps)
         self.stepper = self.computation.stepper(optimizers, config.max_grad_norm)
         self.auxiliary_stepper = self.computation.stepper(auxiliary, config.max_grad_norm)
-        self.scalars["kl_beta"] = config.kl_beta
+        self.scalars |= {"kl_beta": config.kl_beta} | first_scalars(config)
         sizes = (config.kept, config.interval, config.num_steps, experience.num_envs)
         self.carries = self.buffer = PhaseBuffer(*sizes, experience.storage, experience.storage_bytes())
         return optimizers | {f"auxiliary_{group}": adam for group, adam in auxiliary.items()}

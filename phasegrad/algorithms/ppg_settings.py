@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from phasegrad.algorithms.settings import SurrogateConfig
 from phasegrad.config import require_minibatches, setting
 from phasegrad.errors import ConfigError
-from phasegrad.schedules import phase_schedule
+from phasegrad.phases import phase_schedule
 
 
 @dataclass(kw_only=True)
@@ -28,9 +28,15 @@ class PPGConfig(SurrogateConfig):
     e_v: int = setting(1, "epochs of the value loss on each rollout [E_V]", low=0)
     e_aux: int = setting(6, "epochs of the auxiliary phase over the buffer [E_aux]; 0 leaves the phase out", low=0)
     beta_clone: float = setting(
-        1.0, "weight of the KL that keeps the policy in the auxiliary phase [beta_clone]", low=0, live=True
+        1.0,
+        "weight of the KL that keeps the policy in the auxiliary phase, or its schedule [beta_clone]",
+        low=0,
+        live=True,
+        scheduled=True,
     )
-    aux_learning_rate: float = setting(5e-4, "step size of the auxiliary phase's own Adam", low=0, live=True)
+    aux_learning_rate: float = setting(
+        5e-4, "step size of the auxiliary phase's own Adam, or its schedule", low=0, live=True, scheduled=True
+    )
     aux_minibatches: int = setting(0, "minibatches of an auxiliary epoch; 0 for 16 x n_pi", low=0)
     aux_target: str = setting(
         "returns",
@@ -76,6 +82,8 @@ class PPGConfig(SurrogateConfig):
             raise ConfigError(
                 f"aux_buffer {self.aux_buffer} is shorter than the {self.interval} iterations between phases."
             )
+        if self.kl_learning_rate and not self.e_pi:
+            raise ConfigError("kl_learning_rate needs an update of the policy to measure: set e_pi 1 or more.")
         if self.aux_minibatches and self.aux_minibatch_size:
             raise ConfigError("aux_minibatches and aux_minibatch_size exclude each other: set one of them.")
 

@@ -19,7 +19,9 @@ from phasegrad.algorithms.interference import interference
 from phasegrad.algorithms.ppo_settings import PPOConfig
 from phasegrad.algorithms.settings import adams
 from phasegrad.algorithms.surrogate import (
+    adapt_learning_rate,
     epoch_of_minibatches,
+    first_scalars,
     learning_rates,
     logged_rates,
     scheduled_weights,
@@ -40,14 +42,14 @@ class PPO(Algorithm):
     def build_optimizers(self) -> dict[str, Adam]:
         optimizers = adams(self.flat, self.config.adam_eps)
         self.stepper = self.computation.stepper(optimizers, self.config.max_grad_norm)
-        self.scalars["kl_beta"] = self.config.kl_beta
+        self.scalars |= {"kl_beta": self.config.kl_beta} | first_scalars(self.config)
         return optimizers
 
     def iterations(self) -> Iterator[dict[str, Any]]:
         config = self.config
         while self.steps_left():
             left, shuffle = self.remaining_fraction(), self.generator("minibatches")
-            rates = learning_rates(config, left, self.flat.slices)
+            rates = learning_rates(config, left, self.flat.slices, self.scalars)
             scheduled = scheduled_weights(config, self.scalars, left)
             coefficients = config.weights() | scheduled
             with self.collected() as rollout:
@@ -71,6 +73,7 @@ class PPO(Algorithm):
                 if config.kl_target:
                     kl_beta = adapted_kl_beta(scheduled["kl_beta"], self.mean_kl(rollout), config.kl_target)
                     self.scalars["kl_beta"] = kl_beta
+                adapt_learning_rate(config, self.scalars, kl)
             metrics |= self.stepper.take_epoch_means() | self.stepper.take_metrics()
             yield metrics | {"kl": kl, "epochs": epoch + 1} | scheduled | logged_rates(rates)
 

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING
 
 from phasegrad.config import Config, require_minibatches, setting
 from phasegrad.errors import ConfigError
+from phasegrad.schedules import LEAST_RATE, MOST_RATE, as_given, is_scheduled
 
 if TYPE_CHECKING:
     from phasegrad.compute.optimizers import Adam, Optimizer
     from phasegrad.models import FlatParameters
 
+SCHEDULES = "a number, or over the run linear:START:END, cosine:START:END, constant:NUMBER, warmup:FRACTION:SCHEDULE"
 OBJECTIVES = ("pg", "cpi", "clip", "kl")  # as phasegrad.losses has them
 
 
@@ -23,13 +25,21 @@ OBJECTIVES = ("pg", "cpi", "clip", "kl")  # as phasegrad.losses has them
 class PolicyGradientConfig(Config):
     """Settings of any gradient step on policy and value; the papers' symbols stand in brackets."""
 
-    learning_rate: float = setting(3e-4, "Adam's step size", low=0, live=True)
+    learning_rate: float = setting(3e-4, f"Adam's step size; {SCHEDULES}", low=0, live=True, scheduled=True)
     critic_learning_rate: float | None = setting(
-        None, "step size of the value network (not with arch shared); none for learning_rate", low=0, live=True
+        None,
+        "step size of the value network (not with arch shared), or its schedule; none for learning_rate",
+        low=0,
+        live=True,
+        scheduled=True,
     )
-    anneal_learning_rate: bool = setting(False, "learning rates fall linearly to 0 over the run")
+    anneal_learning_rate: bool = setting(
+        False, "learning rates fall linearly to 0 over the run, as with the schedule linear", live=True
+    )
     adam_eps: float = setting(1e-5, "Adam's epsilon", low=0)
-    entropy_coef: float = setting(0.0, "weight of the entropy bonus [c_2, beta_S]", low=0, live=True)
+    entropy_coef: float = setting(
+        0.0, "weight of the entropy bonus, or its schedule [c_2, beta_S]", low=0, live=True, scheduled=True
+    )
     max_grad_norm: float = setting(0.5, "longest gradient, of each network by itself; 0 for no clipping", low=0)
 
     def validate(self) -> None:
@@ -38,6 +48,35 @@ class PolicyGradientConfig(Config):
             raise ConfigError(
                 "critic_learning_rate needs a value network of its own: set arch dual or leave critic_learning_rate out."
             )
+        if self.anneal_learning_rate:
+            require_one_schedule(self, "anneal_learning_rate", "learning_rate", "critic_learning_rate")
+
+
+@dataclass(kw_only=True)
+class AdaptiveConfig(PolicyGradientConfig):
+    """Settings of the algorithms whose learning rate can follow the KL of their updates."""
+
+    kl_learning_rate: float = setting(
+        0.0,
+        "KL of an update that the learning rate adapts to: divided by 1.5 above twice it, multiplied by 1.5 below half of "
+        "it, from 1e-6 to 1e-2; 0 leaves it alone",
+        low=0,
+    )
+
+    def validate(self) -> None:
+        super().validate()
+        if not self.kl_learning_rate:
+            return
+        if self.anneal_learning_rate or is_scheduled(self.learning_rate):
+            other = (
+                "anneal_learning_rate" if self.anneal_learning_rate else f"learning_rate {as_given(self.learning_rate)}"
+            )
+            raise ConfigError(f"kl_learning_rate and {other} both decide the learning rate: set one of them.")
+        if not LEAST_RATE <= self.learning_rate <= MOST_RATE:
+            raise ConfigError(
+                f"learning_rate must be from {LEAST_RATE:g} to {MOST_RATE:g} to begin with where kl_learning_rate adapts it, "
+                f"not {self.learning_rate:g}."
+            )
 
 
 @dataclass(kw_only=True)
@@ -45,7 +84,7 @@ class RMSPropConfig(PolicyGradientConfig):
     """Settings of the algorithms whose papers step by RMSProp."""
 
     optimizer: str = setting("rmsprop", "what takes the steps", choices=("rmsprop", "adam"))
-    learning_rate: float = setting(7e-4, "the optimiser's step size", low=0, live=True)
+    learning_rate: float = setting(7e-4, f"the optimiser's step size; {SCHEDULES}", low=0, live=True, scheduled=True)
     rmsprop_alpha: float = setting(0.99, "decay of RMSProp's mean square [alpha]", low=0, high=1)
     rmsprop_eps: float = setting(1e-5, "RMSProp's epsilon", low=0)
     rmsprop_inside_root: bool = setting(
@@ -63,14 +102,22 @@ class RMSPropConfig(PolicyGradientConfig):
 
 
 @dataclass(kw_only=True)
-class SurrogateConfig(PolicyGradientConfig):
+class SurrogateConfig(AdaptiveConfig):
     """Settings of a policy update by a surrogate objective; the papers' symbols stand in brackets."""
 
     objective: str = setting(
         "clip", "surrogate: pg, cpi (no clipping), clip, kl (fixed, or adaptive with kl_target)", choices=OBJECTIVES
     )
-    clip_range: float = setting(0.2, "how far the ratio may move the clipped objective [epsilon]", low=0, live=True)
-    anneal_clip_range: bool = setting(False, "clip range falls linearly to 0 over the run")
+    clip_range: float = setting(
+        0.2,
+        "how far the ratio may move the clipped objective, or its schedule [epsilon]",
+        low=0,
+        live=True,
+        scheduled=True,
+    )
+    anneal_clip_range: bool = setting(
+        False, "clip range falls linearly to 0 over the run, as with the schedule linear", live=True
+    )
     kl_beta: float = setting(
         1.0, "weight of the KL penalty of objective kl; the first one where it adapts [beta, beta_pi]", low=0, live=True
     )
@@ -79,7 +126,9 @@ class SurrogateConfig(PolicyGradientConfig):
     )
     num_minibatches: int = setting(32, "gradient steps an epoch", low=1)
     whole_segments: bool = setting(False, "minibatches of whole environment segments in place of random steps")
-    value_coef: float = setting(0.5, "weight of the value loss 1/2 (V - V_targ)^2 [c_1]", low=0, live=True)
+    value_coef: float = setting(
+        0.5, "weight of the value loss 1/2 (V - V_targ)^2, or its schedule [c_1]", low=0, live=True, scheduled=True
+    )
     value_clip: float = setting(
         0.0, "keep V within this range of its old value in the value loss; 0 for no clipping", low=0, live=True
     )
@@ -99,6 +148,8 @@ class SurrogateConfig(PolicyGradientConfig):
                 f"num_minibatches {self.num_minibatches} is more than the {self.units_a_rollout} {self.unit} of a "
                 "rollout: lower it."
             )
+        if self.anneal_clip_range:
+            require_one_schedule(self, "anneal_clip_range", "clip_range")
         if self.kl_target and self.objective != "kl":
             raise ConfigError(f"kl_target belongs to objective kl, not {self.objective}: set objective kl too.")
         if self.measure_interference and self.arch == "dual":
@@ -107,6 +158,17 @@ class SurrogateConfig(PolicyGradientConfig):
     def require_share(self, processes: int) -> None:
         super().require_share(processes)
         require_minibatches(self, "num_minibatches", self.num_minibatches, self.units_a_rollout, processes)
+
+
+def require_one_schedule(config: Config, annealing: str, *names: str) -> None:
+    """Refuse a schedule of a setting that is annealed too."""
+    for name in names:
+        value = getattr(config, name)
+        if is_scheduled(value):
+            raise ConfigError(
+                f"{name} {as_given(value)} and {annealing} are two schedules of one setting: turn {annealing} off, or make "
+                f"{name} a number."
+            )
 
 
 def adams(flat: FlatParameters, eps: float) -> dict[str, Adam]:

@@ -9,13 +9,16 @@ import torch
 from torch import Tensor
 
 from phasegrad.advantages import normalized
-from phasegrad.algorithms.settings import PolicyGradientConfig, SurrogateConfig
+from phasegrad.algorithms.settings import AdaptiveConfig, PolicyGradientConfig, SurrogateConfig
 from phasegrad.data.minibatches import Batch, Minibatches, epoch_indices
 from phasegrad.data.storage import Rollout
 from phasegrad.distributed.moments import pooled_moments
 from phasegrad.distributed.ranks import ALONE, Ranks
 from phasegrad.distributions import Distribution
 from phasegrad.losses import policy_objective
+from phasegrad.schedules import adapted_learning_rate
+
+NOTHING: Mapping[str, float] = {}
 
 
 def surrogate_loss(
@@ -74,12 +77,26 @@ def normalized_by_minibatch(advantages: Tensor, indices: list[Tensor], ranks: Ra
     return result
 
 
-def learning_rates(config: PolicyGradientConfig, left: float, groups: Collection[str]) -> dict[str, float]:
-    """Step sizes of the parameter `groups` when `left` (1 to 0) of the run remains."""
+def learning_rates(
+    config: PolicyGradientConfig, left: float, groups: Collection[str], carried: Mapping[str, float] = NOTHING
+) -> dict[str, float]:
+    """Step sizes of the parameter `groups` when `left` (1 to 0) of the run remains; `carried` has one that adapts."""
     scale = left if config.anneal_learning_rate else 1.0
-    critic = config.learning_rate if config.critic_learning_rate is None else config.critic_learning_rate
-    rates = {"policy": scale * config.learning_rate, "value": scale * critic}
+    rate = carried.get("learning_rate", config.learning_rate)
+    critic = rate if config.critic_learning_rate is None else config.critic_learning_rate
+    rates = {"policy": scale * rate, "value": scale * critic}
     return {group: rates[group] for group in groups}
+
+
+def first_scalars(config: AdaptiveConfig) -> dict[str, float]:
+    """What adapts from one iteration to the next, as a run begins with it."""
+    return {"learning_rate": config.learning_rate} if config.kl_learning_rate else {}
+
+
+def adapt_learning_rate(config: AdaptiveConfig, carried: dict[str, float], kl: float) -> None:
+    """Have the next iteration's rate follow the KL of this one's update, where it is to."""
+    if config.kl_learning_rate:
+        carried["learning_rate"] = adapted_learning_rate(carried["learning_rate"], kl, config.kl_learning_rate)
 
 
 def logged_rates(rates: Mapping[str, float]) -> dict[str, float]:
@@ -92,4 +109,5 @@ def scheduled_weights(config: SurrogateConfig, carried: dict[str, float], left: 
     """Clip range and KL weight when `left` of the run remains; `carried` has the weight, which adapts to `kl_target`."""
     if not config.kl_target:
         carried["kl_beta"] = config.kl_beta
-    return carried | {"clip_range": config.clip_range * (left if config.anneal_clip_range else 1.0)}
+    clip_range = config.clip_range * (left if config.anneal_clip_range else 1.0)
+    return {"kl_beta": carried["kl_beta"], "clip_range": clip_range}

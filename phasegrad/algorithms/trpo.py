@@ -52,7 +52,7 @@ class TRPO(Algorithm):
                     rollout.advantages.copy_(normalized(rollout.advantages, self.ranks))
                 metrics |= self.policy_step(rollout, shuffle)
                 self.value_regression(rollout, shuffle)
-            yield metrics | self.stepper.take_metrics() | {"critic_learning_rate": config.critic_learning_rate}
+            yield metrics | self.stepper.take_metrics() | {"critic_learning_rate": float(config.critic_learning_rate)}
 
     def policy_step(self, rollout: Rollout, shuffle: torch.Generator) -> dict[str, float]:
         """The longest step along the natural gradient that improves L within the trust region, or none."""
@@ -72,7 +72,7 @@ class TRPO(Algorithm):
         )
         direction, residual = conjugate_gradient(product, gradient, config.cg_iterations)
         curvature = direction @ product(direction)
-        step = (2 * config.max_kl / curvature.clamp(min=1e-20)).sqrt() * direction
+        step = (2 * float(config.max_kl) / curvature.clamp(min=1e-20)).sqrt() * direction
         loss, entropy = self.ranks.mean(float(described["policy_loss"]), float(described["entropy"]))
         return {
             "policy_grad_norm": float(gradient.norm()),
@@ -100,7 +100,7 @@ class TRPO(Algorithm):
         params = self.experience.policy(rollout)
         log_prob = self.distribution.log_prob(params, rollout.actions)
         surrogate = policy_objective("cpi", log_prob, rollout.log_probs, rollout.advantages).mean()
-        bonus = self.config.entropy_coef * self.distribution.entropy(params).mean()
+        bonus = float(self.config.entropy_coef) * self.distribution.entropy(params).mean()
         kl = self.distribution.kl(rollout.behaviour_params, params).mean()
         improvement, moved = self.ranks.mean(float(surrogate + bonus), float(kl))
         return improvement, moved
@@ -121,7 +121,7 @@ class TRPO(Algorithm):
 
     def value_regression(self, rollout: Rollout, shuffle: torch.Generator) -> None:
         config = self.config
-        rates = {"value": config.critic_learning_rate}
+        rates = {"value": float(config.critic_learning_rate)}
         for _ in range(config.value_epochs):
             indices = epoch_indices(rollout, config.num_minibatches, False, shuffle)
             usual = rollout.num_steps == config.num_steps

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from phasegrad.algorithms.settings import SCHEDULES
 from phasegrad.config import Config, require_dual, require_minibatches, setting
 from phasegrad.errors import ConfigError
 
@@ -14,17 +15,23 @@ class TRPOConfig(Config):
 
     arch: str = setting("dual", "separate policy and value networks; no other")
     gae_lambda: float = setting(0.97, "lambda of generalised advantage estimation", low=0, high=1)
-    max_kl: float = setting(0.01, "mean KL that no update of the policy exceeds [delta]", low=0, live=True)
+    max_kl: float = setting(
+        0.01, "mean KL that no update of the policy exceeds, or its schedule [delta]", low=0, live=True, scheduled=True
+    )
     cg_iterations: int = setting(10, "iterations of the conjugate gradient method", low=1)
     cg_damping: float = setting(0.1, "multiple of the identity that is added to the Fisher matrix", low=0)
     fisher_samples: int = setting(0, "samples of a rollout in the Fisher matrix, drawn at random; 0 for all", low=0)
     line_search_tries: int = setting(10, "step lengths to try before an update is given up", low=1)
     line_search_decay: float = setting(0.8, "each length as a share of the one before", low=0, high=1)
-    entropy_coef: float = setting(0.0, "weight of the entropy bonus in L", low=0, live=True)
+    entropy_coef: float = setting(
+        0.0, "weight of the entropy bonus in L, or its schedule", low=0, live=True, scheduled=True
+    )
     normalize_advantage: str = setting(
         "batch", "standardise advantages over each rollout (batch), or none", choices=("batch", "none")
     )
-    critic_learning_rate: float = setting(1e-3, "Adam's step size on the value network", low=0, live=True)
+    critic_learning_rate: float = setting(
+        1e-3, f"Adam's step size on the value network; {SCHEDULES}", low=0, live=True, scheduled=True
+    )
     adam_eps: float = setting(1e-5, "Adam's epsilon", low=0)
     value_epochs: int = setting(5, "passes of the value regression over each rollout", low=0)
     num_minibatches: int = setting(32, "gradient steps of each such pass", low=1)

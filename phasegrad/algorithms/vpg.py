@@ -19,7 +19,7 @@ from torch import Tensor
 from phasegrad.algorithms.base import Algorithm
 from phasegrad.algorithms.estimates import estimate_advantages, normalized
 from phasegrad.algorithms.settings import adams
-from phasegrad.algorithms.surrogate import learning_rates, logged_rates
+from phasegrad.algorithms.surrogate import adapt_learning_rate, first_scalars, learning_rates, logged_rates
 from phasegrad.algorithms.vpg_settings import VPGConfig
 from phasegrad.compute.optimizers import Adam
 from phasegrad.data.minibatches import Batch, everything
@@ -36,12 +36,13 @@ class VPG(Algorithm):
     def build_optimizers(self) -> dict[str, Adam]:
         optimizers = adams(self.flat, self.config.adam_eps)
         self.stepper = self.computation.stepper(optimizers, self.config.max_grad_norm)
+        self.scalars |= first_scalars(self.config)
         return optimizers
 
     def iterations(self) -> Iterator[dict[str, Any]]:
         config, step = self.config, self.stepper.step
         while self.steps_left():
-            rates = learning_rates(config, self.remaining_fraction(), self.flat.slices)
+            rates = learning_rates(config, self.remaining_fraction(), self.flat.slices, self.scalars)
             coefficients = config.weights()
             with self.collected() as rollout:
                 estimate_advantages(rollout, config)
@@ -54,6 +55,7 @@ class VPG(Algorithm):
                 for _ in range(config.value_steps):
                     step("value", self.value_loss, batch, coefficients, {"value": rates["value"]}, usual)
                 metrics |= {"kl": self.mean_kl(rollout)}
+            adapt_learning_rate(config, self.scalars, metrics["kl"])
             yield metrics | self.stepper.take_metrics() | logged_rates(rates)
 
     def policy_loss(self, batch: Batch, coefficients: Mapping[str, float]) -> tuple[Tensor, dict[str, Tensor]]:

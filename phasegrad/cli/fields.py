@@ -17,6 +17,7 @@ from phasegrad.cli.formatting import KEPT, ON_OFF, Parser, example_lines, filled
 from phasegrad.cli.groups import examples_of, in_groups, most_changed
 from phasegrad.config import Config, documented_fields
 from phasegrad.presets import PRESETS, preset_fields, resolve_config, tuned_algorithm
+from phasegrad.schedules import as_given
 
 WORDS = {"env": "ID", "preset": "NAME", "encoder": "NAME", "action_distribution": "NAME", "device": "DEVICE"}
 ENV_OPTION = "an option of the environment itself, such as --env.max-episode-steps 200"
@@ -44,6 +45,7 @@ def written(value: Any) -> str:
     """A value as one would type it."""
     if isinstance(value, bool):
         return "on" if value else "off"
+    value = as_given(value)
     if isinstance(value, (tuple, list)):
         return ",".join(map(written, value))
     if isinstance(value, Mapping):
@@ -90,6 +92,8 @@ def metavar(name: str, hint: Any, field: dataclasses.Field[Any]) -> str:
     if hint is bool:
         return ON_OFF
     number = next((NUMBERS[kind] for kind in kinds if kind in NUMBERS), None)
+    if field.metadata.get("scheduled"):
+        return f"{number}|SCHEDULE"
     return number or WORDS.get(name, "TEXT")
 
 

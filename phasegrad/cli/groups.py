@@ -23,7 +23,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "mean_tanh",
     ),
     "optimiser": (
-        "learning_rate", "critic_learning_rate", "anneal_learning_rate", "epochs", "num_minibatches", "whole_segments",
+        "learning_rate", "critic_learning_rate", "anneal_learning_rate", "kl_learning_rate", "epochs", "num_minibatches", "whole_segments",
         "recompute_advantages", "value_epochs", "value_steps", "max_grad_norm", "optimizer", "adam_eps", "rmsprop_alpha",
         "rmsprop_eps", "rmsprop_inside_root", "cg_iterations", "cg_damping", "fisher_samples", "line_search_tries",
         "line_search_decay",
@@ -67,6 +67,7 @@ TRAIN_EXAMPLES = {
     "ppo": (
         "phasegrad train ppo --env CartPole-v1 --total-steps 1e5 --seed 1 --run-dir runs/cartpole",
         "phasegrad train ppo --env CartPole-v1 --total-steps 1e5 --objective kl --kl-target 0.01",
+        "phasegrad train ppo --env CartPole-v1 --total-steps 1e5 --learning-rate warmup:0.05:cosine:1e-3:1e-5",
         "phasegrad train ppo --env procgen/coinrun --env.distribution hard --env.num-levels 500 --total-steps 25e6",
     ),
     "ppg": (

@@ -15,6 +15,7 @@ from phasegrad.errors import RunError
 from phasegrad.machine.memory import resident_bytes
 from phasegrad.machine.orphans import is_running
 from phasegrad.machine.paths import as_path
+from phasegrad.phases import SETTINGS, phase_schedule
 from phasegrad.runs.ending import summary_line
 from phasegrad.runs.files import read_json_object
 from phasegrad.runs.formats import duration, printable
@@ -24,7 +25,6 @@ from phasegrad.runs.panel import RunPanel
 from phasegrad.runs.reading import CONFIG, METRICS, RESULT, MetricsReader, number_or_none
 from phasegrad.runs.screen import Screen, is_terminal, keys_unseen
 from phasegrad.runs.view import RunView, latest_checkpoint, plain_line
-from phasegrad.schedules import SETTINGS, phase_schedule
 
 SECONDS_BETWEEN_LOOKS = 1.0
 SILENT_SECONDS = 600.0  # a run without a lock of this machine that writes nothing for so long is taken for ended

@@ -279,11 +279,16 @@ SECTIONS: dict[str, tuple[Chart, ...]] = {
     "Schedules": (
         chart(
             "Learning rate",
-            "As configured or annealed.",
+            "As configured, scheduled or adapted to the KL.",
             learning_rate="learning rate",
             critic_learning_rate="critic learning rate",
+            aux_learning_rate="auxiliary learning rate",
         ),
-        chart("Clip range", "As configured or annealed.", clip_range="clip range"),
+        chart("Clip range", "As configured or scheduled.", clip_range="clip range"),
+        chart("Entropy coefficient", "Where it has a schedule.", entropy_coef="entropy coefficient"),
+        chart("Value coefficient", "Where it has a schedule.", value_coef="value", q_coef="Q"),
+        chart("Clone coefficient", "Where it has a schedule.", beta_clone="beta clone"),
+        chart("Trust region", "Where max_kl has a schedule.", max_kl="max_kl"),
         chart("KL penalty", "The weight of objective kl; it moves where kl_target is set.", kl_beta="beta"),
     ),
 }

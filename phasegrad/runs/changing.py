@@ -18,6 +18,7 @@ from phasegrad.runs.continuing import ENVIRONMENT
 from phasegrad.runs.contract import Trainer
 from phasegrad.runs.files import read_limited, replace_synced, writing
 from phasegrad.runs.state import Change, RunState
+from phasegrad.schedules import Schedule, as_given, completed, is_scheduled
 
 CHANGES = "changes.jsonl"
 MOST_BYTES = 1 << 26
@@ -25,12 +26,21 @@ MOST_BYTES = 1 << 26
 
 def change(trainer: Trainer, settings: Mapping[str, Any]) -> None:
     """Check the settings, apply and remember them."""
-    allowed = live_fields(type(trainer.config))
-    values = coerce_fields(type(trainer.config), settings)
+    config = trainer.config
+    allowed = live_fields(type(config))
+    values = {
+        name: completed(name, value, getattr(config, name))
+        for name, value in coerce_fields(type(config), settings).items()
+    }
     for name in values:
         if name not in allowed:
             raise ConfigError(
                 f"{name} cannot change while an agent trains: {', '.join(sorted(allowed))} can.{nearest(name, allowed)}"
+            )
+        if config.is_frozen and is_scheduled(values[name]) and not isinstance(values[name].schedule, Schedule):
+            raise ConfigError(
+                f"{name} can become a number or a schedule such as linear:1e-3:1e-5 while an agent trains, not a function, "
+                "which the run directory cannot remember."
             )
     make_change(trainer, values, trainer.apply)
 
@@ -42,11 +52,17 @@ def make_change(trainer: Trainer, values: Mapping[str, Any], apply: Callable[[Ma
         run.asked |= values.keys()
     here = run.progress.iteration
     run.planned = [each for each in run.planned if each.iteration > here or values.keys().isdisjoint(each.after)]
-    after = {name: value for name, value in values.items() if getattr(config, name) != value}
-    before = {name: getattr(config, name) for name in after}
+    now = {name: as_given(getattr(config, name)) for name in values}
+    adapted = trainer.scalars  # what has moved on from its setting is put back by it
+    after = {
+        name: value
+        for name, value in values.items()
+        if now[name] != as_given(value) or adapted.get(name, value) != value
+    }
     apply(after)
     if after and config.is_frozen:  # before training these are its settings, and no change of them
-        made = Change(here, run.progress.step, before, after)
+        before = {name: now[name] for name in after}
+        made = Change(here, run.progress.step, before, {name: as_given(value) for name, value in after.items()})
         run.changes.append(made)
         if run.on_change is not None:
             run.on_change(made)

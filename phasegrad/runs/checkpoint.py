@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from phasegrad.agent import Spaces
+from phasegrad.config import Config
 from phasegrad.data.legs import can_be_taken, stored_dtype
 from phasegrad.data.storage import stored_dtype as observation_dtype
 from phasegrad.envs.spaces import flatten, same_form
@@ -32,6 +33,7 @@ from phasegrad.runs.pieces import Pieces, PieceStore
 from phasegrad.runs.replacing import LEG, STATE, TENSORS, appearing, current, replacing, staged
 from phasegrad.runs.spaces import space_from_json, space_to_json
 from phasegrad.runs.state import EvaluationRecord
+from phasegrad.schedules import Schedule
 from phasegrad.tree import named_leaves
 from phasegrad.versions import versions
 
@@ -96,6 +98,7 @@ def state_of(trainer: Trainer) -> dict[str, Any]:
             "recent_successes": list(progress.recent_successes),
         },
         "scalars": trainer.scalars,
+        "schedules": saved_points(trainer.config),
         "changes": [change.to_json() for change in trainer.run.changes],
         "evaluations": asdict(trainer.run.evaluations),
         "observation_space": space_to_json(agent.observation_space),
@@ -105,6 +108,12 @@ def state_of(trainer: Trainer) -> dict[str, Any]:
         "has_action_mask": agent.spaces.has_mask,
         "versions": versions(),
     }
+
+
+def saved_points(config: Config) -> dict[str, list[float]]:
+    """Of each function that a setting follows the values at a few places, by which it is known again."""
+    found = {name: value.schedule for name, value in config.schedules().items()}
+    return {name: schedule.points() for name, schedule in found.items() if not isinstance(schedule, Schedule)}
 
 
 def saved_legs(trainer: Trainer) -> dict[str, Any]:

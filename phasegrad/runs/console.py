@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 from phasegrad import envs
 from phasegrad.machine.memory import gigabytes, resident_bytes
+from phasegrad.phases import phase_schedule
 from phasegrad.runs.ending import next_lines, summary_line
 from phasegrad.runs.formats import duration, number, sparkline
 from phasegrad.runs.notebook import NotebookScreen, in_notebook
 from phasegrad.runs.panel import RunPanel
 from phasegrad.runs.screen import Screen, is_terminal
 from phasegrad.runs.view import Pace, RunView, activity, plain_line, playback
-from phasegrad.schedules import phase_schedule
 
 if TYPE_CHECKING:
     from phasegrad.runs.contract import Trainer

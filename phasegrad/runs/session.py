@@ -48,6 +48,7 @@ def train(
     """Run iterations until `total_steps`; returns what result.json holds."""
     total = plan_total(trainer, total_steps)
     require_room(trainer.storage_bytes() * trainer.ranks.local_size, trainer.smaller_storage)
+    trainer.config.follow(trainer.run.progress.step / total)
     computation = trainer.computation
     computation.settle()
     computation.choose(begun=trainer.run.progress.iteration > 0)
@@ -348,7 +349,8 @@ class Session:
             times["checkpoint"], self.untold_saving = self.untold_saving, 0.0
         if "auxiliary" in times:
             tail["sps_policy_phase"] = steps / (seconds - times["auxiliary"])
-        return head | row | tail | {f"time_{name}": taken / seconds for name, taken in times.items()}
+        in_force = {name: float(value) for name, value in self.trainer.config.schedules().items()}
+        return head | in_force | row | tail | {f"time_{name}": taken / seconds for name, taken in times.items()}
 
     def _seconds(self) -> float:
         return self.trainer.run.seconds_before + time.perf_counter() - self.started

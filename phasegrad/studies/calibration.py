@@ -80,7 +80,7 @@ def shortened(settings: Mapping[str, Any], most: int) -> dict[str, Any]:
 
     {} where the iterations are no longer than that. PPG's auxiliary phase comes after each of them, with its share.
     """
-    from phasegrad.schedules import phase_schedule
+    from phasegrad.phases import phase_schedule
 
     all_envs, num_steps = int(settings["num_envs"]), int(settings["num_steps"])
     num_envs = largest_divisor(all_envs, max(1, most // LEAST_ROLLOUT))

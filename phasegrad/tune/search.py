@@ -68,6 +68,8 @@ class Search:
         for name in self.settings:
             if name in NOT_IN_PRESET:
                 raise ConfigError(f"{name} is no setting that a search can fix: a preset does not hold it.")
+            if callable(self.settings[name]):
+                raise ConfigError(f"{name} cannot be a function in a search, whose preset is a file: give it as text.")
         self.fixed |= self.settings
         self.trials = 0  # to be tried in all
         self.algorithm_class = ALGORITHMS[algorithm]
@@ -79,8 +81,14 @@ class Search:
         images = any(is_image(part) for part in _parts(agent))
         space = search_space(algorithm, self.algorithm_class) | ({} if images else VECTORS)
         given = {"discount_left" if name == "gamma" else name for name in self.settings}
+        config = agent.config
+        if (
+            getattr(config, "kl_learning_rate", 0)
+            or {"learning_rate", "critic_learning_rate"} & config.schedules().keys()
+        ):
+            given.add("anneal_learning_rate")  # which would be a second schedule
         self.space = {name: values for name, values in space.items() if name not in given}
-        self.baseline = agent.config
+        self.baseline = config
 
     def require_own(self) -> None:
         """Refuse a folder whose files of a search's names no search wrote."""
