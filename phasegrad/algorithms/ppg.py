@@ -33,6 +33,7 @@ from phasegrad.algorithms.surrogate import (
     logged_rates,
     scheduled_weights,
     surrogate_loss,
+    warmed_up,
 )
 from phasegrad.compute.optimizers import Adam
 from phasegrad.data.minibatches import Batch, Minibatches
@@ -56,9 +57,11 @@ class PPG(Algorithm):
             for _ in range(buffer.since_phase, buffer.interval):
                 left, shuffle = self.remaining_fraction(), self.generator("minibatches")
                 rates = learning_rates(config, left, self.flat.slices)
+                rates = warmed_up(config, self.progress.iteration, rates)
                 scheduled = scheduled_weights(config, self.scalars, left)
-                coefficients = config.weights() | scheduled
                 with self.collected(buffer.free_next_slot()) as rollout:
+                    scheduled |= self.leash.hold(rollout)
+                    coefficients = config.weights() | scheduled
                     estimate_advantages(rollout, config)
                     metrics = self.rollout_metrics(rollout)
                     if config.normalize_advantage == "batch":
@@ -76,7 +79,7 @@ class PPG(Algorithm):
                             metrics |= interference(self.model, first, config, coefficients, self.ranks)
                         trained = rates if config.arch == "shared" else {group: rates[group] for group in groups}
                         self.stepper.epoch(loss.__name__, loss, minibatches, coefficients, trained)
-                    if config.kl_target:
+                    if config.kl_target and rates["policy"]:
                         kl_beta = adapted_kl_beta(scheduled["kl_beta"], self.mean_kl(rollout), config.kl_target)
                         self.scalars["kl_beta"] = kl_beta
                 buffer.add(rollout.num_steps, self.progress.iteration)

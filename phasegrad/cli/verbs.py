@@ -126,6 +126,9 @@ def _add_evaluation(verb: AddVerb) -> None:
     evaluate.add_argument("--max-steps", metavar="N", help=MAX_STEPS)
     evaluate.add_argument("--json", action="store_true", help=JSON)
     evaluate.add_argument(
+        "--save-steps", metavar="FILE", help="write every step to an .npz, which `phasegrad clone` reads"
+    )
+    evaluate.add_argument(
         "--record",
         nargs="?",
         const="best,median,worst",

@@ -95,6 +95,7 @@ def _state(trainer: Trainer) -> dict[str, Any]:
         "scalars": trainer.scalars,
         "changes": [change.to_json() for change in trainer.run.changes],
         "evaluations": asdict(trainer.run.evaluations),
+        **({} if trainer.run.cloned is None else {"cloned": trainer.run.cloned}),
         "observation_space": space_to_json(agent.observation_space),
         "original_observation_space": space_to_json(agent.spaces.observation),
         "action_space": space_to_json(agent.action_space),
@@ -178,6 +179,9 @@ def restore(trainer: Trainer, path: Path, state: Mapping[str, Any]) -> None:
     scalars = {str(name): float(value) for name, value in state["scalars"].items()}
     changes = [change_from_json(each) for each in state.get("changes", [])]
     evaluations = record_from_json(state.get("evaluations", {}))
+    cloned = state.get("cloned")
+    if cloned is not None and not isinstance(cloned, dict):
+        raise DamagedError(f"{path / STATE} is damaged: what it says of a cloned policy is no JSON object.")
     if scalars.keys() != trainer.scalars.keys():
         raise DamagedError(f"{path / STATE} is damaged: its scalars are not those of {trainer.name}.")
     for name, tensor in mine.items():
@@ -187,7 +191,7 @@ def restore(trainer: Trainer, path: Path, state: Mapping[str, Any]) -> None:
     longest = max([0, *(int(length) for length in recent["recent_lengths"])])  # all that format 1 knows
     progress.longest_episode = max(longest, int(saved.get("longest_episode", 0)))
     trainer.scalars.update(scalars)
-    trainer.run.changes, trainer.run.evaluations = changes, evaluations
+    trainer.run.changes, trainer.run.evaluations, trainer.run.cloned = changes, evaluations, cloned
     _restore_legs(trainer, path, state.get("leg"), int(saved.get("leg", 0)))
 
 
