@@ -38,7 +38,7 @@ class CloningSettings:
     """How a policy is fitted to demonstrations."""
 
     epochs: int = 100  # at most: it ends sooner where the held-out loss no longer falls
-    minibatch_size: int = 256
+    minibatch_size: int = 128
     learning_rate: float = 1e-3
     held_out: float = 0.1  # share of the episodes, or of the steps, that only tells when to end
     patience: int = 10  # epochs without a lower held-out loss
@@ -217,17 +217,27 @@ class Fitting:
     @torch.no_grad()
     def _refresh(self, stored: Rollout) -> None:
         """What depends on the networks as they now are: states before sequences, returns beyond a time limit."""
-        if stored.states is not None:
-            states = torch.zeros(1, self.model.state_size, device=self.agent.device)
-            positions = torch.arange(stored.num_steps)[:, None]
-            for row, sequence in enumerate(positions.split(stored.sequence)):
-                stored.states[row] = states.cpu()
-                batch = gather(stored, sequence, self.agent.device, Minibatch)
-                states = self.model.policy_and_states(batch.seen, batch.masks)[1]
+        if stored.states is not None and stored.starts is not None:
+            self._remember(stored, stored.states, stored.starts)
         if self.with_values:
             stored.value_targets.copy_(
                 (self._returns(stored, self.config.bootstrap_truncated) - self.centre) / self.scale
             )
+
+    def _remember(self, stored: Rollout, states: Tensor, starts: Tensor) -> None:
+        """The states before each sequence. A sequence in which an episode starts ends the same whatever came before it,
+        so all of those go first, together, then the ones that follow them, and so on.
+        """
+        length = stored.sequence
+        begins = [bool(part.any()) for part in starts[:, 0].split(length)]
+        depths: list[int] = []
+        for begin in begins[:-1]:
+            depths.append(0 if begin else depths[-1] + 1)
+        states.zero_()
+        for depth in range(max(depths, default=-1) + 1):
+            rows = torch.tensor([row for row, own in enumerate(depths) if own == depth])
+            batch = gather(stored, torch.arange(length)[:, None] + rows * length, self.agent.device, Minibatch)
+            states[rows + 1, 0] = self.model.policy_and_states(batch.seen, batch.masks)[1].cpu()
 
     def _returns(self, stored: Rollout, bootstrap: bool) -> Tensor:
         """Discounted returns [B, 1] of the rewards as the agent learns from them; where an episode was cut, what would

@@ -100,11 +100,10 @@ def steps_of_npz(path: Path) -> Steps:
     if not path.is_file():
         raise ConfigError(f"{path} does not exist: give an .npz of a demonstrator's steps, or minari:ID.")
     try:
-        with np.load(path, allow_pickle=False) as file:
-            if not isinstance(file, np.lib.npyio.NpzFile):
-                raise ConfigError(
-                    f"{path} is not an .npz: write one with np.savez(path, observations=..., actions=...)."
-                )
+        file = np.load(path, allow_pickle=False)
+        if isinstance(file, np.ndarray):
+            raise ConfigError(f"{path} is not an .npz: write one with np.savez(path, observations=..., actions=...).")
+        with file:
             arrays = {name: file[name] for name in file.files}
     except ConfigError:
         raise
