@@ -32,7 +32,7 @@ FIXED_FIELDS = {
 WEIGHTS = ("entropy_coef", "value_coef", "beta_clone", "q_coef")  # of a loss's terms; a program takes them as inputs
 # Neither these nor what `scalars` give a loss is fixed in the program of one. All other settings count as if they were.
 UNREAD_BY_LOSSES = {
-    *WEIGHTS, *FIXED_FIELDS, "clip_range", "kl_beta", "kl_target", "kl_stop", "learning_rate", "critic_learning_rate",
+    *WEIGHTS, *FIXED_FIELDS, "clip_range", "kl_beta", "leash", "kl_target", "kl_stop", "learning_rate", "critic_learning_rate",
     "aux_learning_rate", "gamma", "gae_lambda", "policy_gae_lambda", "average_decay", "max_kl", "cg_damping",
     "line_search_decay", "env_timeout", "preset", "stop_at", "compile", "log_steps", "track", "backend", "vectorization",
     "anneal_learning_rate", "anneal_clip_range",

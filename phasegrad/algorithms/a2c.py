@@ -53,7 +53,7 @@ class A2C(Algorithm):
                 targets.append(rollout.value_targets.flatten().clone())
                 is_last = len(values) == config.updates_per_iteration or not self.steps_left()
                 kl = self.mean_kl(rollout) if is_last else 0.0
-            adapt_learning_rate(config, self.scalars, kl)
+            adapt_learning_rate(config, self.scalars, kl, rates)
             metrics = value_metrics(torch.cat(values), torch.cat(targets), self.ranks) | self.stepper.take_metrics()
             yield metrics | {"kl": kl, "updates": len(values), "learning_rate": rates["policy"]}
 

@@ -21,6 +21,7 @@ from phasegrad.algorithms import moving
 from phasegrad.algorithms.arguments import require_environment_first, source_and_fields, source_of
 from phasegrad.algorithms.estimates import value_metrics
 from phasegrad.algorithms.experience import Experience, make_training_envs
+from phasegrad.algorithms.leash import Leash
 from phasegrad.algorithms.verbs import Verbs
 from phasegrad.compute.choosing import Computation
 from phasegrad.compute.optimizers import Optimizer
@@ -39,7 +40,7 @@ from phasegrad.runs.state import RunState
 from phasegrad.runs.steps import write_steps
 
 # What random numbers are for; the order is part of the bits.
-PURPOSES = ("noise", "minibatches", "auxiliary", "replay", "network")
+PURPOSES = ("noise", "minibatches", "auxiliary", "replay", "network", "clone")
 
 
 class Algorithm(Verbs, ABC):
@@ -91,6 +92,7 @@ class Algorithm(Verbs, ABC):
         self.require_spaces(spaces)
         kind: dict[str, Any] = {"model_class": self.model_class, "auxiliary_head": self.auxiliary_head}
         self.agent = Agent(config, spaces, source, **kind, ranks=self.ranks)
+        self.leash = Leash(self.agent, self.progress)
         self.computation = Computation(
             self.model,
             self.device,
@@ -211,8 +213,8 @@ class Algorithm(Verbs, ABC):
             self.computation.choose(begun=True)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Every tensor of the agent and of its optimisers, by name, without copying."""
-        named = self.agent.tensors()
+        """Every tensor of the agent, of its leash and of its optimisers, by name, without copying."""
+        named = self.agent.tensors() | self.leash.tensors()
         for name, optimizer in self.optimizers.items():
             named |= {f"optimizer.{name}.{key}": tensor for key, tensor in optimizer.state().items()}
         return named

@@ -19,6 +19,7 @@ import safetensors.torch
 
 from phasegrad import envs
 from phasegrad.agent import Spaces
+from phasegrad.algorithms.leash import PREFIX as LEASH
 from phasegrad.config import Config
 from phasegrad.errors import ConfigError, EnvError, RunError
 from phasegrad.runs.carried import take_up_carried
@@ -81,7 +82,10 @@ def assembled(parts: Parts) -> Algorithm:
         algorithm = parts.kind(parts.source, config=parts.config, spaces=parts.spaces)
     algorithm.agent.may_import = parts.may_import
     read = safetensors.torch.load
-    fill(algorithm, read(parts.tensors), parts.state, NOWHERE)
+    tensors = read(parts.tensors)
+    if any(name.startswith(LEASH) for name in tensors):
+        algorithm.leash.take()
+    fill(algorithm, tensors, parts.state, NOWHERE)
     fill_legs(algorithm, read(parts.legs[1]), parts.legs[0], 0, NOWHERE)
     if parts.carried is not None and algorithm.carries is not None:
         state, pieces = parts.carried

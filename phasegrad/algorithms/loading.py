@@ -12,6 +12,7 @@ import torch
 
 from phasegrad.algorithms import ALGORITHMS
 from phasegrad.algorithms.base import Algorithm
+from phasegrad.algorithms.leash import PREFIX as LEASH
 from phasegrad.compute.devices import pick_device
 from phasegrad.config import Config, coerce_fields, documented_fields, make_config, short
 from phasegrad.envs.spaces import flatten
@@ -217,13 +218,15 @@ def _build(folder: Path, state: dict[str, Any], given: Given) -> Algorithm:
     spaces = saved_spaces(state)
     file = current(folder / TENSORS, state.get("sha256"))
     require_checksum(file, state.get("sha256"))
-    checked_header(file)
+    cloned = any(name.startswith(LEASH) for name in checked_header(file))
     if given.encoder is None:  # a network of the claimed size, without memory: the file must hold one like it
         with torch.device("meta"):
             flat = flatten(spaces.observation)
             model = build_model(flat, spaces.action, config, algorithm.auxiliary_head, algorithm.model_class)
         require_fit(file, {f"model.{name}": tensor for name, tensor in model.state_dict().items()}, "model.")
     agent = algorithm(given.env, config=config, spaces=spaces)
+    if cloned:
+        agent.leash.take()
     restore(agent, folder, state)
     if agent.progress.step:
         agent.config.freeze()

@@ -35,6 +35,7 @@ from phasegrad.algorithms.surrogate import (
     logged_rates,
     scheduled_weights,
     surrogate_loss,
+    warmed_up,
 )
 from phasegrad.compute.optimizers import Adam
 from phasegrad.data.minibatches import Batch, Minibatches
@@ -58,9 +59,11 @@ class PPG(Algorithm):
             for _ in range(buffer.since_phase, buffer.interval):
                 left, shuffle = self.remaining_fraction(), self.generator("minibatches")
                 rates = learning_rates(config, left, self.flat.slices, self.scalars)
+                rates = warmed_up(config, self.progress.iteration, rates)
                 scheduled = scheduled_weights(config, self.scalars, left)
-                coefficients = config.weights() | scheduled
                 with self.collected(buffer.free_next_slot()) as rollout:
+                    scheduled |= self.leash.hold(rollout)
+                    coefficients = config.weights() | scheduled
                     estimate_advantages(rollout, config)
                     metrics = self.rollout_metrics(rollout)
                     if config.normalize_advantage == "batch":
@@ -78,13 +81,13 @@ class PPG(Algorithm):
                             metrics |= interference(self.model, first, config, coefficients, self.ranks)
                         trained = rates if config.arch == "shared" else {group: rates[group] for group in groups}
                         self.stepper.epoch(loss.__name__, loss, minibatches, coefficients, trained)
-                    if config.kl_target:
+                    if config.kl_target and rates["policy"]:
                         kl_beta = adapted_kl_beta(scheduled["kl_beta"], self.mean_kl(rollout), config.kl_target)
                         self.scalars["kl_beta"] = kl_beta
                 buffer.add(rollout.num_steps, self.progress.iteration)
                 metrics |= self.stepper.take_epoch_means() | self.stepper.take_metrics()
                 metrics |= scheduled | logged_rates(rates)
-                adapt_learning_rate(config, self.scalars, metrics.get("kl_by_epoch", [0.0])[-1])
+                adapt_learning_rate(config, self.scalars, metrics.get("kl_by_epoch", [0.0])[-1], rates)
                 if buffer.phase_is_over() or not self.steps_left():
                     break
                 yield metrics

@@ -26,6 +26,7 @@ from phasegrad.algorithms.surrogate import (
     logged_rates,
     scheduled_weights,
     surrogate_loss,
+    warmed_up,
 )
 from phasegrad.compute.optimizers import Adam
 from phasegrad.data.minibatches import Batch
@@ -50,9 +51,11 @@ class PPO(Algorithm):
         while self.steps_left():
             left, shuffle = self.remaining_fraction(), self.generator("minibatches")
             rates = learning_rates(config, left, self.flat.slices, self.scalars)
+            rates = warmed_up(config, self.progress.iteration, rates)
             scheduled = scheduled_weights(config, self.scalars, left)
-            coefficients = config.weights() | scheduled
             with self.collected() as rollout:
+                scheduled |= self.leash.hold(rollout)
+                coefficients = config.weights() | scheduled
                 estimate_advantages(rollout, config)
                 metrics = self.rollout_metrics(rollout)
                 for epoch in range(config.epochs):
@@ -70,10 +73,10 @@ class PPO(Algorithm):
                     if config.kl_stop and self.stepper.mean_since("kl", steps_before) > config.kl_stop:
                         break
                 kl = self.stepper.mean_since("kl", steps_before)  # of the last epoch: how far the update went
-                if config.kl_target:
+                if config.kl_target and rates["policy"]:
                     kl_beta = adapted_kl_beta(scheduled["kl_beta"], self.mean_kl(rollout), config.kl_target)
                     self.scalars["kl_beta"] = kl_beta
-                adapt_learning_rate(config, self.scalars, kl)
+                adapt_learning_rate(config, self.scalars, kl, rates)
             metrics |= self.stepper.take_epoch_means() | self.stepper.take_metrics()
             yield metrics | {"kl": kl, "epochs": epoch + 1} | scheduled | logged_rates(rates)
 

@@ -137,6 +137,20 @@ class SurrogateConfig(AdaptiveConfig):
         "standardise advantages over each minibatch, the whole batch, or none",
         choices=("minibatch", "batch", "none"),
     )
+    leash: float | None = setting(
+        None,
+        "weight of KL[pi_clone, pi] in the loss of an agent that was cloned before it trains, at the start; it falls "
+        "linearly to 0; auto is 1 where a policy without a memory was cloned; 0 for none",
+        low=0,
+        live=True,
+        auto=True,
+    )
+    leash_steps: int | None = setting(
+        None, "environment steps over which the leash falls to 0; auto is half of the run", low=1, auto=True
+    )
+    critic_warmup: int = setting(
+        0, "first iterations, in which only the value network learns (not with arch shared)", low=0
+    )
     measure_interference: bool = setting(
         False, "each iteration, compare the policy's and the value's gradient on a trunk they share"
     )
@@ -152,6 +166,12 @@ class SurrogateConfig(AdaptiveConfig):
             require_one_schedule(self, "anneal_clip_range", "clip_range")
         if self.kl_target and self.objective != "kl":
             raise ConfigError(f"kl_target belongs to objective kl, not {self.objective}: set objective kl too.")
+        if self.leash and self.memory != "none":
+            raise ConfigError("leash holds policies without a memory only: leave leash out, or set memory none.")
+        if self.critic_warmup and self.arch == "shared":
+            raise ConfigError(
+                "critic_warmup needs a value network of its own: set arch dual or leave critic_warmup out."
+            )
         if self.measure_interference and self.arch == "dual":
             raise ConfigError("measure_interference needs a trunk that policy and value share: set arch shared.")
 

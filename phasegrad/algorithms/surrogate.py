@@ -24,7 +24,10 @@ NOTHING: Mapping[str, float] = {}
 def surrogate_loss(
     distribution: Distribution, params: Tensor, batch: Batch, config: SurrogateConfig, coefficients: Mapping[str, float]
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """-(L_policy + beta_S S[pi]) over one minibatch, from the new distribution's parameters [B, P]."""
+    """-(L_policy + beta_S S[pi]) over one minibatch, from the new distribution's parameters [B, P].
+
+    Where training is held to a cloned policy, c KL[pi_clone, pi] is added to it.
+    """
     log_prob = distribution.log_prob(params, batch.actions)
     kl = distribution.kl(batch.behaviour_params, params)
     entropy = distribution.entropy(params).mean()
@@ -41,7 +44,11 @@ def surrogate_loss(
         moved = ((log_prob - batch.old_log_probs).exp() - 1).abs()
         clipped = (moved > coefficients["clip_range"]).to(moved.dtype).mean()
     metrics = {"policy_loss": -surrogate, "entropy": entropy, "kl": kl.mean(), "clip_fraction": clipped}
-    return -(surrogate + coefficients["entropy_coef"] * entropy), metrics
+    loss = -(surrogate + coefficients["entropy_coef"] * entropy)
+    if batch.leash_params is None:
+        return loss, metrics
+    away = distribution.kl(batch.leash_params, params).mean()
+    return loss + coefficients["leash"] * away, metrics | {"leash_kl": away}
 
 
 def epoch_of_minibatches(
@@ -93,10 +100,17 @@ def first_scalars(config: AdaptiveConfig) -> dict[str, float]:
     return {"learning_rate": config.learning_rate} if config.kl_learning_rate else {}
 
 
-def adapt_learning_rate(config: AdaptiveConfig, carried: dict[str, float], kl: float) -> None:
-    """Have the next iteration's rate follow the KL of this one's update, where it is to."""
-    if config.kl_learning_rate:
+def adapt_learning_rate(
+    config: AdaptiveConfig, carried: dict[str, float], kl: float, rates: Mapping[str, float]
+) -> None:
+    """Have the next iteration's rate follow the KL of this one's update, where it is to and the policy was updated."""
+    if config.kl_learning_rate and rates["policy"]:
         carried["learning_rate"] = adapted_learning_rate(carried["learning_rate"], kl, config.kl_learning_rate)
+
+
+def warmed_up(config: SurrogateConfig, iteration: int, rates: dict[str, float]) -> dict[str, float]:
+    """Step sizes in an iteration of the run, in the first of which only the value network may be to learn."""
+    return rates | {"policy": 0.0} if iteration < config.critic_warmup else rates
 
 
 def logged_rates(rates: Mapping[str, float]) -> dict[str, float]:

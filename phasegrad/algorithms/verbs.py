@@ -10,12 +10,15 @@ import numpy as np
 
 from phasegrad.agent import Agent
 from phasegrad.algorithms import copying, moving
+from phasegrad.algorithms.cloning import Cloning, clone_from
 from phasegrad.algorithms.experience import Experience
+from phasegrad.algorithms.leash import Leash
 from phasegrad.algorithms.parameters import LeftOut, load_parameters, parameters_of
 from phasegrad.distributed.ranks import Ranks
 from phasegrad.machine.paths import as_path
 from phasegrad.runs import changing, saving
 from phasegrad.runs.contract import Trainer
+from phasegrad.runs.demonstrating import evaluate_and_keep
 from phasegrad.runs.evaluation import Evaluation, elsewhere, run_evaluation
 from phasegrad.runs.session import train
 from phasegrad.video.recorders import Video
@@ -30,6 +33,7 @@ class Verbs:
 
     agent: Agent
     experience: Experience
+    leash: Leash
     ranks: Ranks
 
     def learn(
@@ -44,9 +48,33 @@ class Verbs:
         `callback` gets each iteration's metrics and ends the training early by returning False. `progress` shows the
         live display.
         """
+        self.leash.require_policy()
         with self.ranks.in_step():
             train(cast(Trainer, self), total_steps, callback=callback, progress=progress)
         return self
+
+    def clone(
+        self,
+        observations: Any,
+        actions: Any = None,
+        *,
+        rewards: Any = None,
+        terminated: Any = None,
+        truncated: Any = None,
+        masks: Any = None,
+        **settings: Any,
+    ) -> Cloning:
+        """Fit the policy to a demonstrator's steps before it trains; training is then held to it (`leash`).
+
+        `observations` and `actions` are [B, ...] as the environment gives and takes them, one step after another; or
+        the first is the path of an .npz that holds them, or minari:ID. With `rewards`, and `terminated` and
+        `truncated` to say where episodes end, the value function is fitted to the discounted returns too. `settings`:
+        epochs, minibatch_size, learning_rate, held_out, patience, least_std.
+        """
+        return clone_from(
+            cast("Algorithm", self), observations, actions, settings,
+            rewards=rewards, terminated=terminated, truncated=truncated, masks=masks,
+        )  # fmt: skip
 
     def change(self, **settings: Any) -> None:
         """Change settings between two iterations, as a callback may: learning rates, coefficients, clip range.
@@ -85,17 +113,21 @@ class Verbs:
         max_steps: int | None = None,
         env: Any = None,
         env_options: Mapping[str, Any] | None = None,
+        save_steps: str | Path | None = None,
     ) -> Evaluation:
         """Raw returns of whole episodes in fresh environments, with normalisers frozen.
 
         An episode that has not ended after `max_steps` is cut there and counts with the return it has; by default after
         10,000 where the environment has no time limit of its own. `env` is another environment of the same form to play
-        in: an id or a function, with `env_options`, a gymnasium VectorEnv, or one gymnasium environment.
+        in: an id or a function, with `env_options`, a gymnasium VectorEnv, or one gymnasium environment. `save_steps` is
+        an .npz to write every step to, which another agent can be cloned from.
         """
         how: dict[str, Any] = {"deterministic": deterministic, "seed": seed, "levels": levels}
         played = self.agent
         if (env is not None and env is not played.source) or env_options is not None:
             played = elsewhere(played, played.source if env is None else env, env_options)
+        if save_steps is not None:
+            return evaluate_and_keep(played, episodes, as_path(save_steps), **how, max_steps=max_steps)
         return run_evaluation(played, episodes, **how, max_steps=max_steps)
 
     def set_env(self, env: Any, env_options: Mapping[str, Any] | None = None) -> None:

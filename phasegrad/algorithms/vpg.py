@@ -55,7 +55,7 @@ class VPG(Algorithm):
                 for _ in range(config.value_steps):
                     step("value", self.value_loss, batch, coefficients, {"value": rates["value"]}, usual)
                 metrics |= {"kl": self.mean_kl(rollout)}
-            adapt_learning_rate(config, self.scalars, metrics["kl"])
+            adapt_learning_rate(config, self.scalars, metrics["kl"], rates)
             yield metrics | self.stepper.take_metrics() | logged_rates(rates)
 
     def policy_loss(self, batch: Batch, coefficients: Mapping[str, float]) -> tuple[Tensor, dict[str, Tensor]]:

@@ -6,6 +6,7 @@ The script is static: pressing Tab starts no Python.
 from __future__ import annotations
 
 import argparse
+import itertools
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ from typing import Any
 
 from phasegrad.bench import TASKS
 from phasegrad.cli.formatting import KEPT
-from phasegrad.cli.parsing import is_former
+from phasegrad.cli.parsing import WITH_SETTINGS, is_former
 from phasegrad.tune.search_spaces import SPACES
 
 
@@ -48,7 +49,7 @@ def words_of(parser: argparse.ArgumentParser, about: str, values: Mapping[str, t
 
 
 def collect() -> dict[str, Words]:
-    """Every verb, and `train ALGORITHM` with the fields of each algorithm."""
+    """Every verb, and `train ALGORITHM` and `clone ALGORITHM` with the fields of each algorithm."""
     from phasegrad.algorithms import ALGORITHMS
     from phasegrad.cli.fields import add_fields
     from phasegrad.cli.verbs import build_parser
@@ -66,12 +67,12 @@ def collect() -> dict[str, Words]:
     abouts = {choice.dest: str(choice.help) for choice in verbs._choices_actions}
     found = {name: words_of(sub, abouts.get(name, ""), values) for name, sub in verbs.choices.items()}
     found["presets"].names = tuple(PRESETS)
-    for name, algorithm in ALGORITHMS.items():
-        train = build_parser()._subparsers._group_actions[0].choices["train"]  # type: ignore[union-attr, index]
-        add_fields(train, name)
+    for (name, algorithm), verb in itertools.product(ALGORITHMS.items(), WITH_SETTINGS):
+        takes = build_parser()._subparsers._group_actions[0].choices[verb]  # type: ignore[union-attr, index]
+        add_fields(takes, name, verb=verb)
         fields = documented_fields(algorithm.config_class)
         known = {key: tuple(map(str, f.metadata["choices"])) for key, f in fields.items() if f.metadata.get("choices")}
-        found[f"train {name}"] = words_of(train, "", values | known)
+        found[f"{verb} {name}"] = words_of(takes, "", values | known)
     return found
 
 
@@ -102,7 +103,9 @@ _phasegrad() {{
     COMPREPLY=( $(compgen -W "{" ".join(verbs)} --help --version" -- "$current") )
     return
   fi
-  if [ "$verb" = train ] && [ "$COMP_CWORD" -gt 2 ]; then key="train ${{COMP_WORDS[2]}}"; fi
+  case "$verb" in
+    {"|".join(WITH_SETTINGS)}) if [ "$COMP_CWORD" -gt 2 ]; then key="$verb ${{COMP_WORDS[2]}}"; fi ;;
+  esac
   case "$key" in
 {listed}
   esac
@@ -142,8 +145,8 @@ def fish(found: Mapping[str, Words]) -> str:
             verb, algorithm = name.split()
             condition = f"__fish_seen_subcommand_from {verb}; and __fish_seen_subcommand_from {algorithm}"
         for option, values in words.options.items():
-            if " " in name and option in found["train"].options:
-                continue  # of train itself, listed already
+            if " " in name and option in found[verb].options:
+                continue  # of the verb itself, listed already
             line = f"complete -c phasegrad -n '{condition}' -l {option.removeprefix('--')}"
             if values is not None:
                 line += " -r" + (f" -f -a {shlex.quote(' '.join(values))}" if values else "")

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from phasegrad.algorithms.known import algorithm_names, registered, settings_of
+from phasegrad.cli.cloning import fitting_settings, require_data
 from phasegrad.cli.values import chosen_checkpoint, coerced, whole_or_none
 from phasegrad.config import coerce_fields, documented_fields, parse_settings
 from phasegrad.errors import ConfigError, RunError, nearest
@@ -38,8 +39,12 @@ def check_train(options: argparse.Namespace) -> None:
 
     config_class = settings_of(options.algorithm)
     given = {name: value for name, value in vars(options).items() if name in documented_fields(config_class)}
-    coerce_fields(config_class, given)
+    leash = coerce_fields(config_class, given).get("leash")
     require_env(given.get("env"))
+    if leash and options.verb == "train" and not options.resume:
+        raise ConfigError(
+            "--leash holds training to a policy that was cloned: begin the run with `phasegrad clone`, or leave it out."
+        )
     if options.resume:
         return  # a run that goes on has its settings in its directory; what they came from may be gone
     if not options.overwrite and not any(name in os.environ for name in LAUNCHERS):
@@ -49,6 +54,13 @@ def check_train(options: argparse.Namespace) -> None:
     from phasegrad import envs  # the registries of environments take longer than the rest
 
     envs.resolve(config.env, config.env_options, backend=config.backend)
+
+
+def check_clone(options: argparse.Namespace) -> None:
+    options.resume = False
+    require_data(options.data)
+    fitting_settings(options)
+    check_train(options)
 
 
 def run_directory(options: argparse.Namespace, given: Mapping[str, Any]) -> str:
@@ -145,6 +157,7 @@ def require_run(folder: str) -> None:
 
 CHECKS: dict[str, Callable[[argparse.Namespace], None]] = {
     "train": check_train,
+    "clone": check_clone,
     "tune": check_tune,
     "study": check_study,
     "resume": check_resume,

@@ -1,4 +1,4 @@
-"""`train`: an option for every setting of an algorithm, with its type, its choices and its default.
+"""`train` and `clone`: an option for every setting of an algorithm, with its type, its choices and its default.
 
 Defaults are what the preset makes of them that fits the environment at hand. Needs no torch.
 """
@@ -21,6 +21,7 @@ from phasegrad.schedules import as_given
 
 WORDS = {"env": "ID", "preset": "NAME", "encoder": "NAME", "action_distribution": "NAME", "device": "DEVICE"}
 ENV_OPTION = "an option of the environment itself, such as --env.max-episode-steps 200"
+NEEDED = {"train": "", "clone": "--data FILE "}  # beside the environment
 NUMBERS = {int: "INT", float: "FLOAT"}
 
 
@@ -88,7 +89,9 @@ def metavar(name: str, hint: Any, field: dataclasses.Field[Any]) -> str:
     kinds = [kind for kind in typing.get_args(hint) or (hint,) if kind is not type(None)]
     of = next((typing.get_args(kind)[0] for kind in (hint, *kinds) if typing.get_origin(kind) is tuple), None)
     if of is not None:
-        return ",".join([NUMBERS.get(of, "KEY")] * (len(field.default or ()) or 2))
+        return ",".join(
+            [NUMBERS.get(of, "KEY")] * (len(default if isinstance(default := field.default, tuple) else ()) or 2)
+        )
     if hint is bool:
         return ON_OFF
     number = next((NUMBERS[kind] for kind in kinds if kind in NUMBERS), None)
@@ -97,17 +100,20 @@ def metavar(name: str, hint: Any, field: dataclasses.Field[Any]) -> str:
     return number or WORDS.get(name, "TEXT")
 
 
-def add_fields(parser: Parser, algorithm: str, defaults: Defaults | None = None, everything: bool = True) -> None:
+def add_fields(
+    parser: Parser, algorithm: str, defaults: Defaults | None = None, everything: bool = True, verb: str = "train"
+) -> None:
     """An option for every setting, of which help shows all in groups, or the most changed."""
     config_class = settings_of(algorithm)
     defaults = defaults or Defaults(plain_defaults(config_class))
     names = list(documented_fields(config_class))
     chosen = most_changed(algorithm, names)
     sections = in_groups(algorithm, names)
-    parser.prog = f"phasegrad train {algorithm}"
-    parser.usage = f"{parser.prog} --env ID [--total-steps N] [options]"
+    parser.prog = f"phasegrad {verb} {algorithm}"
+    parser.usage = f"{parser.prog} --env ID {NEEDED[verb]}[--total-steps N] [options]"
     parser.description = "\n\n".join(map(filled, filter(None, (f"{about(algorithm)}.", defaults.source))))
-    parser.epilog = example_lines(examples_of(algorithm))
+    if verb == "train":
+        parser.epilog = example_lines(examples_of(algorithm))
     if not everything:
         left = len(names) - len(chosen)
         parser.remark = filled(f"--help-all shows the other {left} settings too, in groups: {', '.join(sections)}.")
@@ -138,10 +144,17 @@ def add_field(group: Any, name: str, hint: Any, field: dataclasses.Field[Any], t
         group.add_argument(f"--{option}", **how)
 
 
-def list_algorithms(parser: Parser) -> None:
-    """Help of `train` without an algorithm: what there is to train with."""
+def list_algorithms(parser: Parser, verb: str) -> None:
+    """Help of `train` or `clone` without an algorithm: what there is to train with."""
     lines = [f"  {name:10}{about(name)}" for name in algorithm_names()]
-    parser.usage = "phasegrad train ALGORITHM --env ID [--total-steps N] [options]"
+    parser.usage = f"phasegrad {verb} ALGORITHM --env ID {NEEDED[verb]}[--total-steps N] [options]"
     parser.description = "\n".join(
-        ["train an agent", "", "algorithms:", *lines, "", "`phasegrad train ppo --help` shows the settings of one."]
+        [
+            str(parser.description),
+            "",
+            "algorithms:",
+            *lines,
+            "",
+            f"`phasegrad {verb} ppo --help` shows the settings of one.",
+        ]
     )

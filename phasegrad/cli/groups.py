@@ -31,7 +31,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "objective": (
         "objective", "clip_range", "anneal_clip_range", "kl_beta", "kl_target", "kl_stop", "max_kl", "entropy_coef",
         "value_coef", "value_clip", "q_coef", "normalize_advantage", "importance_clip", "trust_region",
-        "trust_region_delta", "average_decay",
+        "trust_region_delta", "average_decay", "leash", "leash_steps", "critic_warmup",
     ),
     "phases": (
         "n_pi", "e_pi", "e_v", "e_aux", "beta_clone", "aux_learning_rate", "aux_minibatches", "aux_minibatch_size",

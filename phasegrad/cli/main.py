@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from phasegrad.cli import looking, playing, training
+from phasegrad.cli import cloning, looking, playing, training
 from phasegrad.cli.early import find_mistakes
 from phasegrad.cli.messages import fresh_line, say
 from phasegrad.cli.parsing import parse
@@ -24,6 +24,7 @@ from phasegrad.outside import register_told
 VERBS: dict[str, Callable[[argparse.Namespace], int]] = {
     "train": training.run_train,
     "resume": training.run_resume,
+    "clone": cloning.run_clone,
     "eval": playing.run_eval,
     "plot": looking.run_plot,
     "video": playing.run_video,

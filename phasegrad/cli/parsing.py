@@ -1,4 +1,4 @@
-"""Reads a command: the verbs' options, and of `train` one for every setting of its algorithm. Needs no torch."""
+"""Reads a command: the verbs' options, and of `train` and `clone` one for every setting of its algorithm. Needs no torch."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from phasegrad.cli.verbs import build_parser
 from phasegrad.config import option_value
 from phasegrad.errors import ConfigError, unknown
 
+WITH_SETTINGS = ("train", "clone")  # verbs that take an algorithm and its settings
 HELP = ("-h", "--help", "--help-all")
 TAKES_ENV_OPTIONS = ("train", "tune")
 
@@ -25,8 +26,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     verbs = verb_parsers(parser)
     if rest and not rest[0].startswith("-") and rest[0] not in verbs:
         raise ConfigError(unknown("command", rest[0], verbs, "`phasegrad --help` lists the commands"))
-    if rest[:1] == ["train"]:
-        prepare_train(verbs["train"], rest[1:], env_options)
+    if rest and rest[0] in WITH_SETTINGS:
+        prepare_settings(rest[0], verbs[rest[0]], rest[1:], env_options)
     found, left = parser.parse_known_args(rest)
     if left:
         refuse(left, verbs.get(found.verb, parser))
@@ -41,25 +42,25 @@ def verb_parsers(parser: Parser) -> dict[str, Parser]:
     return typing.cast(Any, parser)._subparsers._group_actions[0].choices
 
 
-def prepare_train(train: Parser, arguments: Sequence[str], env_options: Mapping[str, Any]) -> None:
+def prepare_settings(verb: str, parser: Parser, arguments: Sequence[str], env_options: Mapping[str, Any]) -> None:
     """Add the settings of the algorithm that is named; where help is asked for, with the defaults of the environment."""
     asked = [argument for argument in arguments if argument in HELP]
     algorithm = named_algorithm(arguments)
     if algorithm is None:
-        list_algorithms(train)
+        list_algorithms(parser, verb)
         if not asked:
             raise ConfigError(
-                f"ALGORITHM is missing: `phasegrad train ppo --env CartPole-v1` names one of {', '.join(algorithm_names())}."
+                f"ALGORITHM is missing: `phasegrad {verb} ppo --env CartPole-v1` names one of {', '.join(algorithm_names())}."
             )
         return
     defaults = None
     if asked:
-        given = Parser(prog=f"phasegrad train {algorithm}", add_help=False)
+        given = Parser(prog=f"phasegrad {verb} {algorithm}", add_help=False)
         given.add_argument("--env")
         given.add_argument("--preset")
         chosen, _ = given.parse_known_args(arguments)
         defaults = defaults_for(settings_of(algorithm), chosen.env, chosen.preset, env_options)
-    add_fields(train, algorithm, defaults, everything="--help-all" in asked)
+    add_fields(parser, algorithm, defaults, everything="--help-all" in asked, verb=verb)
 
 
 def named_algorithm(arguments: Sequence[str]) -> str | None:

@@ -16,6 +16,8 @@ def run_eval(options: argparse.Namespace) -> int:
     from phasegrad.runs.noting import note_evaluation
 
     episodes = whole_or_none("episodes", options.episodes, 1) or 20
+    if options.record is not None and options.save_steps is not None:
+        raise ConfigError("--save-steps and --record are two evaluations: leave one out.")
     agent = load(options.dir, checkpoint=chosen_checkpoint(options.checkpoint), allow_import=options.allow_import)
     how = {
         "deterministic": options.deterministic,
@@ -25,7 +27,7 @@ def run_eval(options: argparse.Namespace) -> int:
     }
     videos: dict[str, Any] = {}
     if options.record is None:
-        result = agent.evaluate(episodes, **how)
+        result = agent.evaluate(episodes, **how, save_steps=options.save_steps)
     else:
         from phasegrad.video.recording import evaluate_and_record
 
@@ -48,6 +50,8 @@ def run_eval(options: argparse.Namespace) -> int:
     Console().print(table)
     for pick, video in videos.items():
         print(f"{pick}: return {video.returns[0]:,.2f}, {video.path}")
+    if options.save_steps is not None:
+        print(f"wrote {options.save_steps}: {sum(result.lengths):,} steps of {len(result.lengths)} episodes")
     return 0
 
 

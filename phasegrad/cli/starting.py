@@ -8,7 +8,8 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-LOADING = {"train": "loading PyTorch and the environments", "resume": "loading PyTorch and the run"}
+ENVIRONMENTS = "loading PyTorch and the environments"
+LOADING = {"train": ENVIRONMENTS, "resume": "loading PyTorch and the run", "clone": ENVIRONMENTS}
 SILENT = {"-h", "--help", "--quiet"}
 
 

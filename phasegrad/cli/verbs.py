@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from phasegrad.algorithms.known import ABOUT, algorithm_names
 from phasegrad.bench import TASKS
+from phasegrad.cli.cloning import SETTINGS as CLONING
 from phasegrad.cli.formatting import Parser, example_lines, filled
 from phasegrad.cli.groups import TRAIN_EXAMPLES
 from phasegrad.studies.options import add_cluster_options, add_options
@@ -29,9 +30,14 @@ EXAMPLES = {
         "phasegrad resume runs/cartpole",
         "phasegrad resume runs/cartpole --total-steps 2e5 --set learning_rate=1e-4",
     ),
+    "clone": (
+        "phasegrad clone ppo --env LunarLander-v3 --data demo.npz --run-dir runs/cloned --total-steps 300_000",
+        "phasegrad clone ppo --env Hopper-v5 --data minari:mujoco/hopper/expert-v0 --total-steps 1e6 --leash 0.3",
+    ),
     "eval": (
         "phasegrad eval runs/cartpole --episodes 20 --deterministic",
         "phasegrad eval runs/coinrun --levels test --json",
+        "phasegrad eval runs/lander --episodes 20 --deterministic --save-steps demo.npz",
     ),
     "plot": (
         "phasegrad plot runs/cartpole --out curve.png",
@@ -86,6 +92,7 @@ def build_parser() -> Parser:
         return sub
 
     _add_training(verb)
+    _add_clone(verb)
     _add_evaluation(verb)
     _add_plot_video_and_export(verb)
     _add_tune_and_study(verb)
@@ -122,6 +129,22 @@ def _add_training(verb: AddVerb) -> None:
     resume.add_argument("--allow-import", action="store_true", help=ALLOW_IMPORT)
 
 
+def _add_clone(verb: AddVerb) -> None:
+    clone = verb("clone", "begin a run with a policy fitted to demonstrations")
+    clone.add_argument("algorithm", choices=algorithm_names(), metavar="ALGORITHM", help=argparse.SUPPRESS)
+    clone.add_argument("--help-all", action="help", help="show every setting, in groups, and exit")
+    clone.add_argument(
+        "--data", metavar="FILE", help="a demonstrator's steps: an .npz, as `eval --save-steps` writes it, or minari:ID"
+    )
+    clone.add_argument(
+        "--run-dir", metavar="DIR", help="where the run begins (default: runs/ENV-ALGORITHM-sSEED); resume trains it"
+    )
+    for name, (_, _, about) in CLONING.items():
+        clone.add_argument(f"--{name.replace('_', '-')}", metavar="N", help=about)
+    clone.add_argument("--overwrite", action="store_true", help="replace the run that the directory holds")
+    clone.add_argument("--quiet", action="store_true", help="print nothing")
+
+
 def _add_evaluation(verb: AddVerb) -> None:
     evaluate = verb("eval", "play episodes with a trained agent")
     evaluate.add_argument("dir", metavar="DIR", help=AGENT)
@@ -135,6 +158,9 @@ def _add_evaluation(verb: AddVerb) -> None:
     evaluate.add_argument("--seed", metavar="N", help=SEED)
     evaluate.add_argument("--max-steps", metavar="N", help=MAX_STEPS)
     evaluate.add_argument("--json", action="store_true", help=JSON)
+    evaluate.add_argument(
+        "--save-steps", metavar="FILE", help="write every step to an .npz, which `phasegrad clone` reads"
+    )
     evaluate.add_argument(
         "--record",
         nargs="?",

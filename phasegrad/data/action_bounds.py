@@ -1,14 +1,18 @@
-"""From the action a policy sampled to the one its environment takes. The stored action is always the sampled one."""
+"""From the action a policy sampled to the one its environment takes, and back. The stored action is always the sampled one."""
 
 from __future__ import annotations
 
 import gymnasium as gym
 import numpy as np
 import torch
+from torch import Tensor
 
-from phasegrad.distributions import Distribution, Product
+from phasegrad.distributions import Bernoulli, Categorical, DiagonalGaussian, Distribution, MultiCategorical, Product
 from phasegrad.distributions.choosing import parts_of
+from phasegrad.envs.actions import ActionAdapter
 from phasegrad.errors import ConfigError
+
+CHOICES = (Categorical, MultiCategorical, Bernoulli)
 
 
 class ActionBounds:
@@ -54,3 +58,40 @@ class ActionBounds:
             return ActionBounds(space, distribution, bounds)
         except ConfigError as error:
             raise ConfigError(f"The part {name!r} of the actions: {error}") from None
+
+
+def stored_actions(actions: np.ndarray, original: gym.Space, bounds: ActionBounds) -> Tensor:
+    """The way back: actions [B, ...] in the environment's own numbers, as its `original` space has them, to those that a
+    policy would have stored for them [B, *action_shape].
+
+    Refuses what is not in the space, and distributions whose way to the environment it does not know.
+    """
+    distribution = bounds.distribution
+    if distribution.bounded or not isinstance(distribution, (*CHOICES, DiagonalGaussian)):
+        raise ConfigError(
+            f"Actions of an environment cannot be turned back into samples of a {type(distribution).__name__}: clone with "
+            "action_distribution auto."
+        )
+    wanted = (len(actions), *(original.shape or ()))
+    if actions.shape != wanted:
+        raise ConfigError(f"actions has shape {actions.shape}, but {original} needs {wanted}.")
+    if isinstance(distribution, CHOICES):
+        if actions.dtype.kind not in "iub":
+            raise ConfigError(f"actions has type {actions.dtype}, but {original} needs whole numbers.")
+        part = ActionAdapter(original).parts[0]
+        numbers: np.ndarray = actions.astype(np.int64) - part.offset
+        outside = (numbers < 0) | (numbers >= (np.reshape(part.sizes, original.shape or ()) if part.sizes else 2))
+    else:
+        if actions.dtype.kind not in "fiu":
+            raise ConfigError(f"actions has type {actions.dtype}, but {original} needs real numbers.")
+        numbers = actions.astype(np.float32)
+        if not np.isfinite(numbers).all():
+            raise ConfigError("actions has NaN or infinite entries: leave those steps out.")
+        slack = 1e-5 * np.where(np.isfinite(bounds.high - bounds.low), bounds.high - bounds.low, 0)
+        outside = (numbers < bounds.low - slack) | (numbers > bounds.high + slack)
+        if bounds.rescale:
+            numbers = (numbers - bounds.centre) / np.where(bounds.half > 0, bounds.half, 1)
+    if outside.any():
+        row = int(np.flatnonzero(outside.reshape(len(actions), -1).any(1))[0])
+        raise ConfigError(f"actions has {actions[row]} at step {row}, which is not in {original}.")
+    return torch.from_numpy(numbers.reshape(len(actions), *distribution.action_shape)).to(distribution.action_dtype)

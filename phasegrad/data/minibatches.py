@@ -101,6 +101,7 @@ class Batch(Minibatch):
     old_log_probs: Tensor
     advantages: Tensor
     old_values: Tensor
+    leash_params: Tensor | None = field(default=None, kw_only=True)  # of the one it is held to, where it is
 
 
 def gather(source: Any, index: Tensor, device: torch.device, kind: type[SomeBatch]) -> SomeBatch:

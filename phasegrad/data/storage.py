@@ -49,6 +49,7 @@ class Rollout:
     )
     since: Tensor | None = None  # and how many steps back the episode of each goes, n - 1 at most
     stacking: Stacking | None = None
+    leash_params: Tensor | None = None  # of the policy that training is held to, where it is, [T, N, P]
 
     def first(self, steps: int) -> Rollout:
         """The same storage, only its first `steps` steps: for a shorter last rollout."""

@@ -101,6 +101,7 @@ def state_of(trainer: Trainer) -> dict[str, Any]:
         "schedules": saved_points(trainer.config),
         "changes": [change.to_json() for change in trainer.run.changes],
         "evaluations": asdict(trainer.run.evaluations),
+        **({} if trainer.run.cloned is None else {"cloned": trainer.run.cloned}),
         "observation_space": space_to_json(agent.observation_space),
         "original_observation_space": space_to_json(agent.spaces.observation),
         "action_space": space_to_json(agent.action_space),
@@ -199,6 +200,9 @@ def fill(trainer: Trainer, tensors: Mapping[str, Tensor], state: Mapping[str, An
     scalars = {str(name): float(value) for name, value in state["scalars"].items()}
     changes = [change_from_json(each) for each in state.get("changes", [])]
     evaluations = record_from_json(state.get("evaluations", {}))
+    cloned = state.get("cloned")
+    if cloned is not None and not isinstance(cloned, dict):
+        raise DamagedError(f"{file} is damaged: what it says of a cloned policy is no JSON object.")
     if scalars.keys() != trainer.scalars.keys():
         raise DamagedError(f"{file} is damaged: its scalars are not those of {trainer.name}.")
     for name, tensor in trainer.tensors().items():
@@ -208,7 +212,7 @@ def fill(trainer: Trainer, tensors: Mapping[str, Tensor], state: Mapping[str, An
     longest = max([0, *(int(length) for length in recent["recent_lengths"])])  # all that format 1 knows
     progress.longest_episode = max(longest, int(saved.get("longest_episode", 0)))
     trainer.scalars.update(scalars)
-    trainer.run.changes, trainer.run.evaluations = changes, evaluations
+    trainer.run.changes, trainer.run.evaluations, trainer.run.cloned = changes, evaluations, cloned
     legs, number, now = trainer.run.legs, int(saved.get("leg", 0)), progress.step // trainer.config.num_envs
     legs.numbers[:], legs.targets[:], legs.starts[:], legs.first = number, number, now, now
 

@@ -89,10 +89,15 @@ class Spectator:
         """Called before each step; `playing` [N] numbers the episode of each environment, -1 for what does not count."""
 
     def acting(
-        self, observation: envs.Observation, seen: Any, actions: np.ndarray, states: torch.Tensor | None
+        self,
+        observation: envs.Observation,
+        seen: Any,
+        actions: np.ndarray,
+        states: torch.Tensor | None,
+        mask: np.ndarray | None,
     ) -> None:
         """Called between the two, with the observation [N, ...], what the agent sees (it, or a stack that ends with it)
-        and does [N, ...], and what it had in mind [N, M].
+        and does [N, ...], what it had in mind [N, M], and what it was allowed [N, A].
         """
 
     def after(self, step: envs.Step, playing: np.ndarray) -> bool:
@@ -112,8 +117,9 @@ def run_evaluation(
     levels: str,
     max_steps: int | None = None,
     longest: int | None = None,
+    spectator: Spectator | None = None,
 ) -> Evaluation:
-    """`episodes` whole episodes, or their first `max_steps` steps, in environments of their own.
+    """`episodes` whole episodes, or their first `max_steps` steps, in environments of their own; `spectator` sees them.
 
     Unless `max_steps` is given, an episode is cut after `longest` steps too.
     """
@@ -122,7 +128,8 @@ def run_evaluation(
     env = evaluation_env(agent, episodes, seed=seed, levels=levels)
     try:
         most = step_limit(env, max_steps, longest)
-        return as_evaluation(play(agent, env, episodes, deterministic=deterministic, seed=seed, max_steps=most))
+        how: dict[str, Any] = {"deterministic": deterministic, "seed": seed, "max_steps": most}
+        return as_evaluation(play(agent, env, episodes, **how, spectator=spectator))
     finally:
         release(agent, env)
 
@@ -222,7 +229,7 @@ def _play(
         seen = observation if stack is None else tree_map(lambda leaf: leaf.numpy(), stack.seen)
         actions, after = agent.act(seen, mask, noise, states)
         if spectator is not None:
-            spectator.acting(observation, seen, actions, states)
+            spectator.acting(observation, seen, actions, states, mask)
         step = env.step(actions)
         if after is not None:
             after[torch.tensor(step.ended)] = 0.0

@@ -69,6 +69,14 @@ def record_result(trainer: Trainer) -> dict[str, Any]:
         return Session(trainer, trainer.run.progress.step, False, cleanup).run(None)
 
 
+def write_start(trainer: Trainer) -> None:
+    """Make the run directory of a run that has not begun, with a checkpoint to begin from."""
+    total = plan_total(trainer, None)
+    trainer.computation.settle()
+    with contextlib.ExitStack() as cleanup:
+        Session(trainer, total, False, cleanup).write_start()
+
+
 def plan_total(trainer: Trainer, total_steps: int | None) -> int:
     """The final step count: what is asked for, in whole steps of all environments."""
     config = trainer.config
@@ -181,6 +189,8 @@ class Session:
         trainer = self.trainer
         trainer.config.freeze()
         self._keep_what_was_given()
+        if trainer.run.cloned is not None and self.last_checkpoint is None:
+            self._save({})  # what the run begins with does not follow from its settings
         iterations = trainer.iterations()
         preparing = sum(
             trainer.clock.seconds.values()
@@ -231,6 +241,10 @@ class Session:
         if self.ranks.any(self.trainer.run.unsaved):
             self._save({})
         self.trainer.run.unsaved = False
+
+    def write_start(self) -> None:
+        """The checkpoint of a run that is to begin later."""
+        self._save({})
 
     def _asked_to_stop(self, stopped: bool) -> tuple[bool, bool]:
         """Whether some process's callback, and whether a signal to some process, wants the run to stop.

@@ -105,7 +105,12 @@ class Recorder(Spectator):
         self.pictures = np.zeros(0) if not self.drawn else self.env.render(self.drawn)
 
     def acting(
-        self, observation: envs.Observation, seen: Any, actions: np.ndarray, states: torch.Tensor | None
+        self,
+        observation: envs.Observation,
+        seen: Any,
+        actions: np.ndarray,
+        states: torch.Tensor | None,
+        mask: np.ndarray | None,
     ) -> None:
         if not self.drawn:
             return
@@ -223,9 +228,14 @@ class GridRecorder(Recorder):
         return [i for i, number in enumerate(playing) if number >= 0 and (i, int(number)) not in self.over]
 
     def acting(
-        self, observation: envs.Observation, seen: Any, actions: np.ndarray, states: torch.Tensor | None
+        self,
+        observation: envs.Observation,
+        seen: Any,
+        actions: np.ndarray,
+        states: torch.Tensor | None,
+        mask: np.ndarray | None,
     ) -> None:
-        super().acting(observation, seen, actions, states)
+        super().acting(observation, seen, actions, states, mask)
         if self.canvas is not None:
             self.film.write(self.canvas)
 
