@@ -1,17 +1,21 @@
 """Action distributions: pure functions of their parameters, and which of them an action space gets."""
 
 from phasegrad.distributions.base import Distribution
-from phasegrad.distributions.choosing import DISTRIBUTIONS, distribution_for, register_distribution
+from phasegrad.distributions.bounded import Beta, SquashedGaussian
+from phasegrad.distributions.choosing import DISTRIBUTIONS, box_distribution, distribution_for, register_distribution
 from phasegrad.distributions.discrete import Bernoulli, Categorical, MultiCategorical
 from phasegrad.distributions.gaussian import DiagonalGaussian
 
 __all__ = [
     "DISTRIBUTIONS",
     "Bernoulli",
+    "Beta",
     "Categorical",
     "DiagonalGaussian",
     "Distribution",
     "MultiCategorical",
+    "SquashedGaussian",
+    "box_distribution",
     "distribution_for",
     "register_distribution",
 ]

@@ -143,6 +143,8 @@ class ExportedPolicy(nn.Module):
 
     def for_environment(self, actions: Tensor) -> Tensor:
         """Clipped or rescaled, in the environment's own numbering, shape and type: what `predict` returns."""
+        if self.distribution.bounded:
+            actions = self.distribution.within(actions)
         if self.adapter.continuous:
             if self.adapter.rescale:
                 actions = actions.clamp(-1.0, 1.0) * self.action_half + self.action_centre
@@ -185,7 +187,7 @@ def export_onnx(
 
     Outputs: `action` [batch, ...]; with `with_log_prob` `log_prob` [batch] of the action before clipping or rescaling;
     with `with_value` `value` [batch] in units of the unnormalised reward. With `deterministic=False` the action is
-    sampled from an input `noise` [batch, K]: standard normal for continuous actions, uniform in [0, 1) for the rest.
+    sampled from an input `noise` [batch, K]: standard normal for a gaussian and a tanh, uniform in [0, 1) for the rest.
     An agent with a memory takes an input `state` [batch, M], zeros where an episode starts, and puts out `next_state`.
     """
     path = as_path(path)
