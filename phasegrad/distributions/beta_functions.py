@@ -6,6 +6,8 @@ an exported file compute them alike. Right for alpha, beta >= 1 alone.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -21,17 +23,18 @@ SOLVING = 3  # Newton's steps within a cell of the grid
 
 def binet(x: Tensor) -> Tensor:
     """J(x) = log Gamma(x) - (x - 1/2) log x + x - log(2 pi) / 2, for x >= 1."""
-    squares = x.square().unsqueeze(-1) + torch.tensor(POINTS, dtype=x.dtype, device=x.device)
-    return x * (torch.tensor(WEIGHTS, dtype=x.dtype, device=x.device) / squares).sum(-1)
+    return x * (beside(WEIGHTS, x) / (x.square() + beside(POINTS, x))).sum(0)
 
 
 def binet_slope(x: Tensor) -> Tensor:
     """J'(x) = digamma(x) - log x + 1 / (2 x), for x >= 1: the derivative of `binet` as it is computed."""
-    points = torch.tensor(POINTS, dtype=x.dtype, device=x.device)
-    square = x.square().unsqueeze(-1)
-    inverse = 1 / (square + points)
-    weights = torch.tensor(WEIGHTS, dtype=x.dtype, device=x.device)
-    return (weights * (points - square) * inverse.square()).sum(-1)
+    square, points = x.square(), beside(POINTS, x)
+    return (beside(WEIGHTS, x) * (points - square) * (square + points).square().reciprocal()).sum(0)
+
+
+def beside(numbers: Sequence[float], x: Tensor) -> Tensor:
+    """Constants [K, 1, ...] to combine with every element of `x`: in front, where sums over them run side by side."""
+    return torch.tensor(numbers, dtype=x.dtype, device=x.device).view(-1, *[1] * x.dim())
 
 
 def shares_of(part: Tensor, total: Tensor) -> tuple[Tensor, Tensor]:
@@ -41,9 +44,10 @@ def shares_of(part: Tensor, total: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def log_ratio(x: Tensor, y: Tensor) -> Tensor:
-    """log(x / y) of positive numbers, with all its digits where they are close."""
-    apart = x - y
-    return torch.where(apart.abs() < 0.5 * y, (apart / y).log1p(), (x / y).log())
+    """log(x / y) of positive numbers, with all its digits whether they are close or far apart."""
+    less = x < y
+    size = (torch.where(less, y - x, x - y) / torch.where(less, x, y)).log1p()
+    return torch.where(less, -size, size)
 
 
 def beta_quantile(alpha: Tensor, beta: Tensor, level: Tensor) -> Tensor:
@@ -55,7 +59,9 @@ def beta_quantile(alpha: Tensor, beta: Tensor, level: Tensor) -> Tensor:
     total = alpha + beta
     p, q = shares_of(alpha, total)
     spread = 2 * TAIL * total / (alpha * beta)
-    below, above = ((TAIL / side).square().add(spread).sqrt() for side in (alpha, beta))  # the grid's reach from the peak
+    below, above = (
+        (TAIL / side).square().add(spread).sqrt() for side in (alpha, beta)
+    )  # the grid's reach from the peak
     step = (below + above) / (GRID - 1)
     counts = torch.arange(GRID, dtype=alpha.dtype, device=alpha.device)
     at = step.unsqueeze(-1) * counts - below.unsqueeze(-1)  # [..., n, GRID]

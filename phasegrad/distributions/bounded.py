@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from phasegrad.distributions.base import Distribution
-from phasegrad.distributions.beta_functions import beta_quantile, binet, binet_slope, log_ratio, shares_of
+from phasegrad.distributions.beta_functions import beside, beta_quantile, binet, binet_slope, log_ratio, shares_of
 from phasegrad.distributions.gaussian import DiagonalGaussian
 
 LOG_2 = math.log(2.0)
@@ -48,13 +48,12 @@ class SquashedGaussian(DiagonalGaussian):
 
     def entropy(self, params: Tensor) -> Tensor:
         """S of the normal plus E[log |d tanh(u) / du|], which is 2 log 2 - 2 E[log(2 cosh u)], to 4.2e-7 for each number."""
-        mean, log_std = (part.unsqueeze(-1) for part in params.chunk(2, -1))  # [..., n, 1]
-        shares = torch.tensor(SHARES, dtype=params.dtype, device=params.device)
-        squares = torch.tensor([width * width for width in WIDTHS], dtype=params.dtype, device=params.device)
-        deviation = ((2 * log_std).exp() + squares).sqrt()  # [..., n, 6]
+        mean, log_std = params.chunk(2, -1)
+        deviation = ((2 * log_std).exp() + beside([width * width for width in WIDTHS], mean)).sqrt()  # [6, ..., n]
         standardized = mean / deviation
         near = deviation * (math.sqrt(2 / math.pi) * (-0.5 * standardized.square()).exp())
-        expected = ((near + mean * (math.sqrt(0.5) * standardized).erf()) * shares).sum(-1)  # E[log(2 cosh u)]
+        folded = near + mean * (math.sqrt(0.5) * standardized).erf()
+        expected = (folded * beside(SHARES, mean)).sum(0)  # E[log(2 cosh u)]
         return super().entropy(params) + 2 * (LOG_2 - expected).sum(-1)
 
 
@@ -96,27 +95,23 @@ class Beta(Distribution):
 
     def mode(self, params: Tensor) -> Tensor:
         first, second = self.above_one(params)
-        return first / (first + second)
+        return (first / (first + second)).clamp(self.SMALLEST, self.LARGEST)
 
     def log_prob(self, params: Tensor, actions: Tensor) -> Tensor:
         first, second = self.above_one(params)
-        alpha, beta = 1 + first, 1 + second
-        total = alpha + beta
+        alpha, beta, total = 1 + first, 1 + second, 2 + first + second
         p, q = shares_of(alpha, total)
-        others = 1 - actions
-        far = alpha * log_ratio(actions, p) + beta * log_ratio(others, q)  # of alpha log(x / p) + beta log((1 - x) / q)
-        scale = 0.5 * (alpha.log() + beta.log() - total.log()) - actions.log() - others.log()
-        rest = binet(total) - binet(alpha) - binet(beta) - HALF_LOG_2_PI - LOG_2
-        return (far + scale + rest).sum(-1)
+        from_mean = first * log_ratio(actions, p) + second * log_ratio(1 - actions, q)
+        at_mean = 1.5 * (1 + first + second).log1p() - 0.5 * (first.log1p() + second.log1p()) - (HALF_LOG_2_PI + LOG_2)
+        return (from_mean + at_mean + binet(total) - binet(alpha) - binet(beta)).sum(-1)
 
     def entropy(self, params: Tensor) -> Tensor:
         first, second = self.above_one(params)
-        alpha, beta = 1 + first, 1 + second
-        total = alpha + beta
-        spread = 0.5 * (alpha.log() + beta.log() - 3 * total.log()) + (HALF_LOG_2_PI + 0.5 + LOG_2)
-        small = 1 / total - 0.5 / alpha - 0.5 / beta
+        alpha, beta, total = 1 + first, 1 + second, 2 + first + second
+        spread = 0.5 * (first.log1p() + second.log1p()) - 1.5 * (1 + first + second).log1p()
+        small = 1 / total - 0.5 / alpha - 0.5 / beta + (HALF_LOG_2_PI + 0.5 + LOG_2)
         rest = binet(alpha) + binet(beta) - binet(total)
-        slopes = (total - 2) * binet_slope(total) - first * binet_slope(alpha) - second * binet_slope(beta)
+        slopes = (first + second) * binet_slope(total) - first * binet_slope(alpha) - second * binet_slope(beta)
         return (spread + small + rest + slopes).sum(-1)
 
     def kl(self, params: Tensor, other: Tensor) -> Tensor:

@@ -53,7 +53,9 @@ class PolicyHead(nn.Module):
         if self.std == "state_independent":
             self.log_std = nn.Parameter(torch.full((distribution.noise_size,), math.log(config.initial_std)))
         elif self.std == "fixed":
-            self.register_buffer("fixed_log_std", fixed_std(action_space, config, distribution.bounded).log(), persistent=False)
+            self.register_buffer(
+                "fixed_log_std", fixed_std(action_space, config, distribution.bounded).log(), persistent=False
+            )
 
     def forward(self, features: Tensor, mask: Tensor | None) -> Tensor:
         outputs: Tensor = self.linear(features)
