@@ -156,7 +156,10 @@ class Config:
         True, "value the final observation of an episode cut by a time limit; off counts it as terminated"
     )
     action_bounds: str = setting(
-        "clip", "continuous actions: clip to the bounds, or rescale [-1, 1] to them", choices=("clip", "rescale")
+        "clip",
+        "continuous actions: clip to the bounds, or rescale [-1, 1] to them; without effect for action_distribution tanh "
+        "and beta, which are always rescaled",
+        choices=("clip", "rescale"),
     )
 
     # Normalisation
@@ -226,20 +229,22 @@ class Config:
         auto=True,
     )
     action_distribution: str = setting(
-        "auto", "what the policy puts out: auto lets the action space decide, gaussian (Box), or a registered one"
+        "auto",
+        "what the policy puts out: auto lets the action space decide (gaussian for a Box); for a Box gaussian, tanh (a Gaussian "
+        "squashed into the bounds) or beta (on the bounds), or a registered one",
     )
     policy_gain: float = setting(0.01, "scale of the policy head's orthogonal initialisation", low=0)
     std: str = setting(
         "state_independent",
-        "standard deviation of continuous actions",
+        "standard deviation of continuous actions: of a gaussian, and of a tanh before squashing",
         choices=("state_independent", "state_dependent", "fixed"),
     )
-    initial_std: float = setting(1.0, "standard deviation at the start of training", low=1e-6)
+    initial_std: float = setting(1.0, "standard deviation at the start of training; beta has its own", low=1e-6)
     std_floor: float = setting(1e-3, "least standard deviation, where it depends on the state", low=1e-8)
     fixed_std_fraction: float = setting(
         0.05, "standard deviation of --std fixed as a share of the action range", low=1e-6
     )
-    mean_tanh: bool = setting(False, "a final tanh on the mean of continuous actions")
+    mean_tanh: bool = setting(False, "a final tanh on the mean of gaussian actions")
 
     _made: typing.ClassVar[bool]  # of each config, but no fields
     _frozen: typing.ClassVar[bool]
@@ -336,6 +341,7 @@ class Config:
             raise ConfigError(
                 f"encoder must be one of {', '.join(ENCODERS)}, not {self.encoder!r}.{nearest(self.encoder, ENCODERS)}"
             )
+        self._require_distribution()
         if self.memory != "none":
             self._require_sequences()
         elif self.sequence_length is not None:
@@ -345,6 +351,15 @@ class Config:
                 raise ConfigError(f"{name} needs a value network of its own: set arch dual or leave {name} out.")
         if self.device not in ("auto", "cpu") and not self.device.startswith("cuda"):
             raise ConfigError(f"device must be auto, cpu or cuda[:N], not {self.device!r}.")
+
+    def _require_distribution(self) -> None:
+        name = self.action_distribution
+        if self.mean_tanh and name in ("tanh", "beta"):
+            raise ConfigError(f"mean_tanh is for action_distribution gaussian: {name} keeps to the bounds without it.")
+        if self.std != "state_independent" and name == "beta":
+            raise ConfigError(
+                f"std {self.std} is for action_distribution gaussian and tanh: beta has no std, so leave it out."
+            )
 
     def _require_sequences(self) -> None:
         length, steps = self.sequence_length or 0, self.num_steps

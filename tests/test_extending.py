@@ -169,7 +169,9 @@ def test_the_example_is_a_distribution() -> None:
 
 
 def test_an_unknown_or_unfit_distribution_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="action_distribution must be one of auto, gaussian, not 'logistic'"):
+    with pytest.raises(
+        ConfigError, match="action_distribution must be one of auto, gaussian, tanh, beta, not 'logistic'"
+    ):
         pg.PPO("Pendulum-v1", action_distribution="logistic", **SMALL)
     with pytest.raises(ConfigError, match="gaussian needs a Box action space"):
         pg.PPO("CartPole-v1", action_distribution="gaussian", **SMALL)
@@ -181,7 +183,7 @@ def test_an_unknown_or_unfit_distribution_is_refused(tmp_path: Path) -> None:
     del DISTRIBUTIONS["logistic"]
     with pytest.raises(pg.PhasegradError, match=r"register it with phasegrad.register_distribution first"):
         pg.load(tmp_path / "agent")
-    for name in ("auto", "gaussian", "two words"):
+    for name in ("auto", "gaussian", "tanh", "beta", "two words"):
         with pytest.raises(ConfigError, match="a word that is not taken"):
             pg.register_distribution(name, dict)  # type: ignore[arg-type]
 

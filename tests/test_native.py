@@ -41,6 +41,7 @@ def every_operation(x: Tensor, y: Tensor, bits: Tensor, choice: Tensor, weight: 
     left, middle, right = x.split([2, 1, 2], -1)
     return [
         x * y, x / positive, -x, x.abs(), x.exp(), positive.log(), x.tanh(), x.sigmoid(), F.softplus(x), positive.sqrt(),
+        x.erf(), positive.log1p(), x.expm1(),
         positive.reciprocal(), x.relu(), bits.to(torch.float32), x > y, x < row, x >= 0.3, x <= y, choice == 2,
         bits & (x > 0), ~bits, torch.where(bits, x, y), x.masked_fill(bits, -1e8), torch.maximum(x, y),
         torch.minimum(x, row), x.clamp(-0.5, 0.5), x.clamp(max=0.2), x.clamp(min=-0.2), x.clamp_min(0.1), x.clamp_max(0.1), x != y,
@@ -103,6 +104,24 @@ def test_activations_and_their_slopes_are_right_over_their_whole_range(activatio
     found, wanted = Program(function, [numbers])(numbers), function(numbers.double())
     for mine, theirs in zip(found, wanted, strict=True):
         torch.testing.assert_close(mine.double(), theirs, rtol=1e-6, atol=5e-7)
+
+
+@needs_compiler
+def test_functions_of_bounded_actions_are_right_over_their_whole_range() -> None:
+    small = torch.logspace(-12, 0, 400)
+    numbers = torch.cat([torch.linspace(-85, 85, 20_001), torch.linspace(-2, 2, 4_001), small, -small, torch.zeros(1)])
+    above = numbers[numbers > -1]
+    found = Program(lambda x, y: [x.erf(), x.expm1(), y.log1p()], [numbers, above])(numbers, above)
+    wanted = [numbers.double().erf(), numbers.double().expm1(), above.double().log1p()]
+    for mine, theirs in zip(found, wanted, strict=True):
+        torch.testing.assert_close(mine.double(), theirs, rtol=4e-7, atol=1e-30)
+    edges = torch.tensor([torch.inf, -torch.inf, torch.nan, -1.0, -2.0, 1e30])
+    for mine, theirs in zip(
+        Program(lambda x: [x.erf(), x.expm1(), x.log1p()], [edges])(edges),
+        [edges.erf(), edges.expm1(), edges.log1p()],
+        strict=True,
+    ):
+        torch.testing.assert_close(mine, theirs, equal_nan=True)
 
 
 @needs_compiler
@@ -183,7 +202,7 @@ def as_each(function: Any) -> list[Call]:
 
 CALLS: dict[str, list[Call]] = {
     **{name: one(getattr(OPS, name)) for name in (
-        "abs", "exp", "log", "tanh", "sigmoid", "sqrt", "reciprocal", "neg", "relu", "logical_not", "bitwise_not", "clone",
+        "abs", "exp", "log", "erf", "log1p", "expm1", "tanh", "sigmoid", "sqrt", "reciprocal", "neg", "relu", "logical_not", "bitwise_not", "clone",
         "var", "std",
     )},
     **{name: two(getattr(OPS, name)) for name in (

@@ -7,11 +7,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from phasegrad.distributions import Bernoulli, Categorical, DiagonalGaussian, Distribution, MultiCategorical, Product
+from phasegrad.distributions import (
+    Bernoulli,
+    Categorical,
+    DiagonalGaussian,
+    Distribution,
+    MultiCategorical,
+    Product,
+    SquashedGaussian,
+)
 from phasegrad.distributions.choosing import parts_of
 from phasegrad.envs.actions import ActionAdapter
 from phasegrad.errors import ConfigError
 
+LARGEST_SQUASHED = 0.999  # of a demonstrator's actions, whose samples before squashing would otherwise have no limit
 CHOICES = (Categorical, MultiCategorical, Bernoulli)
 
 
@@ -67,10 +76,12 @@ def stored_actions(actions: np.ndarray, original: gym.Space, bounds: ActionBound
     Refuses what is not in the space, and distributions whose way to the environment it does not know.
     """
     distribution = bounds.distribution
-    if distribution.bounded or not isinstance(distribution, (*CHOICES, DiagonalGaussian)):
+    if isinstance(distribution, Product):
+        raise ConfigError(f"Actions with several parts cannot be cloned, and {original} has {len(distribution.parts)}.")
+    if not isinstance(distribution, (*CHOICES, DiagonalGaussian, SquashedGaussian)):
         raise ConfigError(
             f"Actions of an environment cannot be turned back into samples of a {type(distribution).__name__}: clone with "
-            "action_distribution auto."
+            "action_distribution gaussian or tanh."
         )
     wanted = (len(actions), *(original.shape or ()))
     if actions.shape != wanted:
@@ -91,6 +102,8 @@ def stored_actions(actions: np.ndarray, original: gym.Space, bounds: ActionBound
         outside = (numbers < bounds.low - slack) | (numbers > bounds.high + slack)
         if bounds.rescale:
             numbers = (numbers - bounds.centre) / np.where(bounds.half > 0, bounds.half, 1)
+        if isinstance(distribution, SquashedGaussian):  # one at a bound was squashed from infinity
+            numbers = np.arctanh(np.clip(numbers, -LARGEST_SQUASHED, LARGEST_SQUASHED))
     if outside.any():
         row = int(np.flatnonzero(outside.reshape(len(actions), -1).any(1))[0])
         raise ConfigError(f"actions has {actions[row]} at step {row}, which is not in {original}.")

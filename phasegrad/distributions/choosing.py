@@ -8,6 +8,7 @@ import gymnasium as gym
 import numpy as np
 
 from phasegrad.distributions.base import Distribution
+from phasegrad.distributions.bounded import Beta, SquashedGaussian
 from phasegrad.distributions.discrete import Bernoulli, Categorical, MultiCategorical
 from phasegrad.distributions.gaussian import DiagonalGaussian
 from phasegrad.distributions.product import Product
@@ -35,7 +36,7 @@ def distribution_for(space: gym.Space, name: str = "auto") -> Distribution:
     if isinstance(space, gym.spaces.MultiBinary):
         return Bernoulli(int(np.prod(space.shape)))
     if isinstance(space, gym.spaces.Box):
-        return gaussian(space)
+        return box_distribution(space)
     raise EnvError(f"Action space {space} is not supported: it must be Discrete, MultiDiscrete, MultiBinary or Box.")
 
 
@@ -59,13 +60,33 @@ def own_name(part: gym.Space, name: str) -> str:
     return name if isinstance(part, gym.spaces.Box) or has_boxes(part) else "auto"
 
 
-def gaussian(space: gym.Space) -> DiagonalGaussian:
-    if not isinstance(space, gym.spaces.Box):
-        raise ConfigError(f"action_distribution gaussian needs a Box action space, not {space}: use auto.")
-    return DiagonalGaussian(int(np.prod(space.shape)))
+BOX_DISTRIBUTIONS: dict[str, Callable[[int], Distribution]] = {
+    "gaussian": DiagonalGaussian,
+    "tanh": SquashedGaussian,
+    "beta": Beta,
+}
 
 
-DISTRIBUTIONS: dict[str, Callable[[gym.Space], Distribution]] = {"gaussian": gaussian}
+def box_distribution(space: gym.spaces.Box, name: str = "auto") -> Distribution:
+    """The distribution that a Box gets for one of the built-in names: of as many numbers as the Box has."""
+    made = BOX_DISTRIBUTIONS["gaussian" if name == "auto" else name](int(np.prod(space.shape)))
+    with np.errstate(over="ignore"):
+        width = space.high.astype(np.float32) - space.low.astype(np.float32)
+    if made.bounded and not np.isfinite(width).all():
+        raise ConfigError(f"action_distribution {name} needs finite action bounds, which {space} lacks: use gaussian.")
+    return made
+
+
+def _for_boxes(name: str) -> Callable[[gym.Space], Distribution]:
+    def make(space: gym.Space) -> Distribution:
+        if not isinstance(space, gym.spaces.Box):
+            raise ConfigError(f"action_distribution {name} needs a Box action space, not {space}: use auto.")
+        return box_distribution(space, name)
+
+    return make
+
+
+DISTRIBUTIONS: dict[str, Callable[[gym.Space], Distribution]] = {name: _for_boxes(name) for name in BOX_DISTRIBUTIONS}
 BUILT_IN = frozenset(DISTRIBUTIONS)
 
 
@@ -75,7 +96,7 @@ def register_distribution(name: str, make: Callable[[gym.Space], Distribution]) 
     It raises a ConfigError for a space that it does not fit. Registering a name again takes its place.
     """
     if not name.isidentifier() or name == "auto" or name in BUILT_IN:
-        raise ConfigError(f"A distribution's name is a word that is not taken, such as beta, not {name!r}.")
+        raise ConfigError(f"A distribution's name is a word that is not taken, such as logistic, not {name!r}.")
     if not callable(make):
         raise ConfigError("A distribution is registered with its class, or a function from the action space to one.")
     DISTRIBUTIONS[name] = make

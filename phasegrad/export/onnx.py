@@ -211,7 +211,7 @@ def export_onnx(
 
     Outputs: `action` [batch, ...], or where actions are a Dict or Tuple one for each part, such as `action.move`; with `with_log_prob` `log_prob` [batch] of the action before clipping or rescaling;
     with `with_value` `value` [batch] in units of the unnormalised reward. With `deterministic=False` the action is
-    sampled from an input `noise` [batch, K]: standard normal for continuous actions, uniform in [0, 1) for the rest;
+    sampled from an input `noise` [batch, K]: standard normal for a gaussian and a tanh, uniform in [0, 1) for the rest;
     that of parts is side by side, as an `action_mask` is, in the order of the action space.
     What is `critic_only` is an input `with_value` alone, and so is the value network's part of what is remembered.
     An agent with a memory takes an input `state` [batch, M], zeros where an episode starts, and puts out `next_state`.

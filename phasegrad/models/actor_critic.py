@@ -58,7 +58,9 @@ class PolicyHead(nn.Module):
         if self.std == "state_independent":
             self.log_std = nn.Parameter(torch.full((distribution.noise_size,), math.log(config.initial_std)))
         elif self.std == "fixed":
-            self.register_buffer("fixed_log_std", fixed_std(action_space, config).log(), persistent=False)
+            self.register_buffer(
+                "fixed_log_std", fixed_std(action_space, config, distribution.bounded).log(), persistent=False
+            )
 
     def forward(self, features: Tensor, mask: Tensor | None) -> Tensor:
         outputs: Tensor = self.linear(features)
@@ -95,11 +97,13 @@ def policy_head(encoder: Any, distribution: Distribution, action_space: gym.Spac
     return kind(encoder, distribution, action_space, config)
 
 
-def fixed_std(space: gym.Space, config: Config) -> Tensor:
-    """`fixed_std_fraction` of the range of each action, in the units the policy acts in."""
+def fixed_std(space: gym.Space, config: Config, bounded: bool = False) -> Tensor:
+    """`fixed_std_fraction` of the range of each action, in the units the policy acts in; one that is `bounded` by itself
+    acts in [-1, 1].
+    """
     assert isinstance(space, gym.spaces.Box)
     width = torch.as_tensor(space.high - space.low, dtype=torch.get_default_dtype()).flatten()
-    if config.action_bounds == "rescale":
+    if config.action_bounds == "rescale" or bounded:
         width = torch.where(width.isfinite(), 2.0, width)  # the policy acts in [-1, 1]
     if not width.isfinite().all():
         raise ConfigError("std fixed needs an action space with finite bounds; use --std state_independent.")

@@ -22,7 +22,10 @@ STEPS = "steps"
 
 
 def write_steps(run_dir: Path, step: int, rollout: Rollout, distribution: Distribution, ranks: Ranks) -> None:
-    """Raw rewards [T, N], sampled actions [T, N, ...] and the policy: mean and std of a Gaussian, else logits; of parts by name."""
+    """Raw rewards [T, N], sampled actions [T, N, ...] and the policy by its distribution's names: mean and std of a
+    Gaussian (before squashing, as the actions are), alpha and beta of a Beta (whose actions are in (0, 1)), else logits;
+    of parts by name.
+    """
     stored = (rollout.behaviour_params, rollout.raw_rewards, rollout.actions, rollout.terminated, rollout.truncated)
     params, rewards, actions, terminated, truncated = (ranks.whole(tensor, 1).numpy() for tensor in stored)
     if not ranks.is_first:

@@ -140,7 +140,8 @@ def _all(dtypes: frozenset[torch.dtype], expressions: dict[str, str], **options:
 POINTWISE = {
     **_all(FLOAT32, {
         "abs": "fabsf({0})", "exp": "exp_({0})", "log": "logf({0})", "tanh": "tanh_({0})", "sigmoid": "sigmoid_({0})",
-        "softplus": "softplus_({0})", "sqrt": "sqrtf({0})",
+        "softplus": "softplus_({0})", "sqrt": "sqrtf({0})", "expm1": "expm1_({0})", "log1p": "log1p_({0})",
+        "erf": "erf_({0})",
         "softplus_backward": "{0} * ({1} > 20 ? 1.0f : sigmoid_({1}))", "log_sigmoid_backward": "{0} * sigmoid_(-{1})",
     }),
     **_all(FLOATS, {

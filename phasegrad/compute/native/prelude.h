@@ -55,6 +55,66 @@ ALWAYS float sigmoid_(float x) { return 1.0f / (1.0f + exp_(-x)); }
 ALWAYS float log_sigmoid_(float x) { return (x < 0.0f ? x : 0.0f) - log1pf(expf(x < 0.0f ? x : -x)); }
 ALWAYS float softplus_(float x) { return x > 20.0f ? x : log1pf(expf(x)); }
 
+/* e^x - 1: a Taylor series near 0, where the difference would cancel. */
+ALWAYS float expm1_(float x) {
+    float near = 2.48015873e-5f;
+    near = near * x + 1.98412698e-4f;
+    near = near * x + 1.38888889e-3f;
+    near = near * x + 8.33333333e-3f;
+    near = near * x + 4.16666667e-2f;
+    near = near * x + 1.66666667e-1f;
+    near = near * x + 0.5f;
+    near = x + x * x * near;
+    float far = exp_(x) - 1.0f;
+    return x < 0.5f && x > -0.5f ? near : far;
+}
+
+/* log(1 + x): 1 + x = 2^n m with m near 1, a series in (m - 1) / (m + 1), and what rounding 1 + x has lost. */
+ALWAYS float log1p_(float x) {
+    float whole = 1.0f + x;
+    union { float number; int32_t bits; } split;
+    split.number = whole;
+    int32_t n = (split.bits - 0x3F3504F3) >> 23; /* the bits of the root of 1/2 */
+    split.bits -= n << 23;
+    float s = (split.number - 1.0f) / (split.number + 1.0f);
+    float square = s * s;
+    float sum = 2.22222222e-1f;
+    sum = sum * square + 2.85714286e-1f;
+    sum = sum * square + 0.4f;
+    sum = sum * square + 6.66666667e-1f;
+    sum = s * 2.0f + s * square * sum;
+    float lost = (x - (whole - 1.0f)) / whole;
+    float result = n * 0.693359375f + (sum + (lost - n * 2.12194440e-4f));
+    result = whole > 0.0f ? result : whole < 0.0f ? NAN : -INFINITY;
+    return x < 3.0e38f ? result : x; /* infinity, and what is no number, stay */
+}
+
+/* erf: an odd series near 0, elsewhere 1 - e^-x^2 times a polynomial in 1 / (1 + x / 2), fitted to the scaled erfc. */
+ALWAYS float erf_(float x) {
+    float size = x < 0.0f ? -x : x;
+    float square = x * x;
+    float near = 1.19999e-4f;
+    near = near * square + -8.54833e-4f;
+    near = near * square + 5.22397754e-3f;
+    near = near * square + -2.68661706e-2f;
+    near = near * square + 1.12837917e-1f;
+    near = near * square + -3.76126389e-1f;
+    near = x * 1.12837917f + x * square * near;
+    float bounded = size > 4.2f ? 4.2f : size;
+    float t = 1.0f / (1.0f + 0.5f * bounded);
+    float sum = 1.099564435e-1f;
+    sum = sum * t + -4.361229559e-1f;
+    sum = sum * t + 5.078679960e-1f;
+    sum = sum * t + -5.566769413e-2f;
+    sum = sum * t + 3.232606094e-1f;
+    sum = sum * t + 2.671162394e-1f;
+    sum = sum * t + 2.836817206e-1f;
+    sum = sum * t + -6.808005497e-5f;
+    float far = 1.0f - exp_(-bounded * bounded) * sum;
+    far = x < 0.0f ? -far : far;
+    return x != x ? x : size < 0.5f ? near : far;
+}
+
 /* rows x (8 columns) tile of C = A B (+ bias), B with unit column stride; sums stay in registers. */
 ALWAYS void tile(int rows, int columns, int K, const float *A, int a0, int a1, const float *B, int b0, float *C, int c0,
                  const float *bias, int width) {
