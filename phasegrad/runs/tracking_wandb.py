@@ -22,10 +22,8 @@ class Wandb:
     def __init__(self, folder: Path, about: Mapping[str, Any]) -> None:
         import wandb
 
-        name = known_id(folder, "wandb")
-        if name is None:
-            name = secrets.token_hex(8)
-            remember_id(folder, "wandb", name)
+        known = known_id(folder, "wandb")
+        name = secrets.token_hex(8) if known is None else known
         given: dict[str, Any] = {
             "project": os.environ.get("WANDB_PROJECT", "phasegrad"),
             "name": folder.resolve().name,
@@ -40,14 +38,20 @@ class Wandb:
         try:
             self.run = wandb.init(**given, settings=settings)
         except Exception as error:  # no account, no network: W&B has a type of error for each
+            given |= {"mode": "offline", "resume": None, "settings": settings}
+            try:
+                self.run = wandb.init(**given)
+            except Exception:  # it may hold on to the id of a run that it could not begin
+                self.run = wandb.init(**given | {"id": secrets.token_hex(8)})
+            sync = "wandb sync" if known is None else f"wandb sync --id {known}"
             warnings.warn(
                 f"W&B cannot be reached ({' '.join(str(error).split())[:200]}): the run is kept in {folder / 'wandb'}, "
-                "from where `wandb sync` sends it.",
+                f"from where `{sync}` sends it.",
                 PhasegradWarning,
                 stacklevel=2,
             )
-            given["resume"] = None
-            self.run = wandb.init(**given, settings=settings, mode="offline")
+        if known is None:
+            remember_id(folder, "wandb", self.run.id)
         self.run.define_metric("step")
         self.run.define_metric("*", step_metric="step")
         self.is_over = False
