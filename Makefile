@@ -21,7 +21,7 @@ $(VENV)/.package: requirements.lock pyproject.toml
 	@touch $@
 
 $(VENV)/.ready: $(VENV)/.package requirements-dev.lock
-	@echo "Adding the extras and the tools for tests and documentation to $(VENV): 0.4 GB to download and 1 GB on disk, about a minute."
+	@echo "Adding the extras and the tools for tests and documentation to $(VENV): 0.5 GB to download and 1.2 GB on disk, about a minute."
 	$(INSTALL) -r requirements-dev.lock
 	@touch $@
 

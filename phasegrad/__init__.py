@@ -21,9 +21,13 @@ if TYPE_CHECKING:
     from phasegrad.algorithms import A2C, ACER, PPG, PPO, TRPO, VPG, Algorithm, register
     from phasegrad.algorithms.loading import load
     from phasegrad.export.onnx import export_onnx
+    from phasegrad.runs.callbacks import Callback, SaveBest, StopAtScore, StopWithoutImprovement, TimeLimit
     from phasegrad.video.recording import record_video
 
 LAZY = dict.fromkeys(("A2C", "ACER", "PPG", "PPO", "TRPO", "VPG", "Algorithm", "register"), "phasegrad.algorithms") | {
+    **dict.fromkeys(
+        ("Callback", "SaveBest", "StopAtScore", "StopWithoutImprovement", "TimeLimit"), "phasegrad.runs.callbacks"
+    ),
     "load": "phasegrad.algorithms.loading",
     "record_video": "phasegrad.video.recording",
     "export_onnx": "phasegrad.export",
@@ -40,12 +44,17 @@ __all__ = [
     "TRPO",
     "VPG",
     "Algorithm",
+    "Callback",
     "ConfigError",
     "Distribution",
     "EnvError",
     "NonFiniteError",
     "PhasegradError",
     "RunError",
+    "SaveBest",
+    "StopAtScore",
+    "StopWithoutImprovement",
+    "TimeLimit",
     "__version__",
     "export_onnx",
     "load",

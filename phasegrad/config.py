@@ -53,13 +53,15 @@ def setting(
     live: bool = False,
     auto: bool = False,
     scheduled: bool = False,
+    several: bool = False,
 ) -> Any:
     """A documented field; `low` and `high` are the closed range of a valid value, a `live` one may change in training.
 
-    None stands for "auto" in a field that is `auto`. A `scheduled` one takes a schedule in place of a number.
+    None stands for "auto" in a field that is `auto`. A `scheduled` one takes a schedule in place of a number. Of `several`
+    choices, those that are made are joined by commas.
     """
-    metadata = {"help": help, "low": low, "high": high, "choices": choices, "live": live, "auto": auto}
-    metadata["scheduled"] = scheduled
+    metadata: dict[str, Any] = {"help": help, "low": low, "high": high, "choices": choices, "live": live, "auto": auto}
+    metadata |= {"scheduled": scheduled, "several": several}
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -124,7 +126,11 @@ class Config:
         False, "keep every step's reward, action and policy (mean and std) under steps/ in the run directory"
     )
     track: str = setting(
-        "none", "where the metrics go beside the run directory: wandb needs the extra track", choices=("none", "wandb")
+        "none",
+        "trackers that get the metrics too, several with commas: wandb and mlflow need the extra track, tensorboard's files "
+        "are in every run directory",
+        choices=("none", "tensorboard", "wandb", "mlflow"),
+        several=True,
     )
 
     # Environments and rollout
@@ -564,6 +570,8 @@ def coerce(name: str, value: Any, hint: Any, metadata: Mapping[str, Any]) -> Any
         schedule = parsed(name, value, lambda number: coerce(name, number, float, {**metadata, "scheduled": False}))
         if schedule is not None:
             return schedule
+    if metadata.get("several"):
+        return several_of(name, value, metadata)
     try:
         result = CONVERTERS[hint](value)
     except (ValueError, TypeError, OverflowError):
@@ -579,6 +587,17 @@ def coerce(name: str, value: Any, hint: Any, metadata: Mapping[str, Any]) -> Any
             wanted = f"at most {high}" if result > high else f"at least {low}"
         raise ConfigError(f"{name} must be {wanted}, not {str(value)[:80]}.")
     return result
+
+
+def several_of(name: str, value: Any, metadata: Mapping[str, Any]) -> str:
+    """Choices joined by commas, each once; also from a list. What stands for no choice stands alone."""
+    items = value.split(",") if isinstance(value, str) else value if isinstance(value, (list, tuple)) else [value]
+    one = {**metadata, "several": False}
+    made = [coerce(name, item.strip() if isinstance(item, str) else item, str, one) for item in items] or ["none"]
+    chosen = list(dict.fromkeys(made))
+    if len(chosen) > 1 and "none" in chosen:
+        raise ConfigError(f"{name} none stands alone: leave it out, or what is beside it.")
+    return ",".join(chosen)
 
 
 def short(value: Any) -> str:

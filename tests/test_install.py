@@ -54,7 +54,7 @@ def test_the_locks_pin_what_the_package_and_its_extras_need_and_nothing_twice() 
     extras = project["project"]["optional-dependencies"]
     if sys.version_info >= (3, 14):
         del extras["box2d"]  # which has no wheel there
-    everything = [part for name in extras if name not in ("all", "track") for part in extras[name]]
+    everything = [part for name in extras if name != "all" for part in extras[name]]
     assert needed(*everything) - package <= more
     assert not {"pytest", "ruff", "mypy", "mkdocs-material", "ray", "pyqt5-qt5"} & package
     assert "torch==2.13.0" in LOCKS[0].read_text().split()

@@ -40,17 +40,20 @@ class Verbs:
         self,
         total_steps: int | None = None,
         *,
-        callback: Callable[[dict[str, Any]], object] | None = None,
+        callback: Callable[[dict[str, Any]], object] | Any = None,
+        loggers: Any = None,
         progress: bool = False,
     ) -> Self:
         """Train until `total_steps` environment steps in all; again with more to go on.
 
-        `callback` gets each iteration's metrics and ends the training early by returning False. `progress` shows the
-        live display.
+        `callback`, or each of a list, is a function that gets each iteration's metrics and ends the training early by
+        returning False, or an object with some of the methods of `phasegrad.Callback`. `loggers`, one or a list, are
+        objects whose `write(row)` gets each iteration's metrics as metrics.jsonl has them. `progress` shows the live
+        display.
         """
         self.leash.require_policy()
         with self.ranks.in_step():
-            train(cast(Trainer, self), total_steps, callback=callback, progress=progress)
+            train(cast(Trainer, self), total_steps, callback=callback, loggers=loggers, progress=progress)
         return self
 
     def clone(

@@ -49,6 +49,8 @@ def examine() -> Iterator[Check]:
     yield _package("onnxruntime", 'pip install "phasegrad[onnx]", for `phasegrad export`', True)
     yield _package("optuna", 'pip install "phasegrad[tune]", for `phasegrad tune`', True)
     yield _package("ray", 'pip install "phasegrad[cluster]", for `phasegrad study --cluster ray`', True)
+    yield _package("wandb", 'pip install "phasegrad[track]", for `--track wandb`', True)
+    yield _package("mlflow", 'pip install "phasegrad[track]", for `--track mlflow`', True)
     yield _try("c compiler", _compiler, "install gcc or clang: small networks are compiled where there is one", True)
     yield _try("compile cache", _cache, "programs are compiled again in every run", True)
     yield _cuda()

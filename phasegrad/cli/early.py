@@ -21,6 +21,7 @@ from phasegrad.machine.paths import as_path
 from phasegrad.outside import is_outside
 from phasegrad.runs.continuing import changed_settings
 from phasegrad.runs.files import read_json_object
+from phasegrad.runs.tracking import require_packages
 from phasegrad.tune.search_spaces import SPACES
 
 CONFIG = "config.json"
@@ -50,6 +51,7 @@ def check_train(options: argparse.Namespace) -> None:
     if not options.overwrite and not any(name in os.environ for name in LAUNCHERS):
         require_unused(run_directory(options, given))
     config = resolve_config(config_class, {**given, "env_options": options.env_options})
+    require_packages(config.track)
 
     from phasegrad import envs  # the registries of environments take longer than the rest
 

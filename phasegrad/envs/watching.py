@@ -23,7 +23,7 @@ class StepTimeout(BaseException):
     """Raised inside a step that takes too long; not an Exception, which environments tend to swallow."""
 
 
-class TimeLimit:
+class Alarm:
     """Raises `StepTimeout` in code that runs longer; in the main thread, where alone Python can be interrupted."""
 
     def __init__(self, seconds: float) -> None:
@@ -47,7 +47,7 @@ def _give_up(_: int, __: FrameType | None) -> NoReturn:
 
 def time_limit(seconds: float | None) -> contextlib.AbstractContextManager[None]:
     """A limit that can be entered again and again; none costs nothing."""
-    return contextlib.nullcontext() if seconds is None else TimeLimit(seconds)
+    return contextlib.nullcontext() if seconds is None else Alarm(seconds)
 
 
 def end_with_parent() -> None:

@@ -13,14 +13,14 @@ from phasegrad.runs.metrics import EVENTS, TENSORBOARD
 from phasegrad.runs.reading import CONFIG, EVALUATIONS, METRICS, REPORT, RESULT, is_report
 from phasegrad.runs.replacing import SEGMENT, SEGMENTS, is_unfinished, remove_save
 from phasegrad.runs.steps import STEPS
-from phasegrad.runs.tracking import ID_FILE
+from phasegrad.runs.tracking import ID_FILE, OLD_ID_FILE
 
 CHECKPOINTS, VIDEOS = "checkpoints", "videos"
 BAD_BATCH, LAUNCH = "bad-batch.safetensors", ".launch"
 LEVELS = "levels.json"  # of a study's run
 CHECKPOINT = re.compile(r"step-([0-9]{12,18})")
 DAMAGED = re.compile(r"damaged-(step-[0-9]{12,18})(-[0-9]+)?")  # a checkpoint that was passed over and set aside
-FILES = (CONFIG, METRICS, RESULT, EVALUATIONS, CHANGES, BAD_BATCH, LAUNCH, ID_FILE, LEVELS)
+FILES = (CONFIG, METRICS, RESULT, EVALUATIONS, CHANGES, BAD_BATCH, LAUNCH, ID_FILE, OLD_ID_FILE, LEVELS)
 IN_FOLDERS = {
     SEGMENTS: SEGMENT,
     TENSORBOARD: EVENTS,

@@ -7,7 +7,7 @@ import resource
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -16,7 +16,7 @@ import safetensors.torch
 import torch
 
 from phasegrad.compute.devices import pick_threads
-from phasegrad.config import coerce, short
+from phasegrad.config import coerce
 from phasegrad.distributed import joining
 from phasegrad.errors import ConfigError, EnvError, NonFiniteError, PhasegradError, PhasegradWarning, RanksError
 from phasegrad.machine.memory import require_room
@@ -28,9 +28,11 @@ from phasegrad.runs.contract import Trainer
 from phasegrad.runs.directory import RunDirectory, step_of
 from phasegrad.runs.evaluating import Evaluations
 from phasegrad.runs.evaluation import SUMMARY
-from phasegrad.runs.metrics import TENSORBOARD, MetricsFile, TensorBoard, read_metrics
-from phasegrad.runs.stopping import StopRequests
-from phasegrad.runs.tracking import Wandb, require_wandb
+from phasegrad.runs.hooks import Hooks, evaluation_of, evaluations_of
+from phasegrad.runs.loggers import Loggers
+from phasegrad.runs.metrics import TENSORBOARD, MetricsFile, TensorBoard, plain_json, read_metrics
+from phasegrad.runs.stopping import Stopped, StopRequests
+from phasegrad.runs.tracking import require_packages, starter, trackers_in
 from phasegrad.tree import named_leaves
 
 CHECKPOINTS_A_RUN = 10
@@ -42,10 +44,12 @@ def train(
     trainer: Trainer,
     total_steps: int | None,
     *,
-    callback: Callable[[dict[str, Any]], object] | None = None,
+    callback: Any = None,
+    loggers: Any = None,
     progress: bool = False,
 ) -> dict[str, Any]:
     """Run iterations until `total_steps`; returns what result.json holds."""
+    hooks, written = Hooks(callback, trainer), Loggers(loggers, trainer.ranks.is_first)
     total = plan_total(trainer, total_steps)
     require_room(trainer.storage_bytes() * trainer.ranks.local_size, trainer.smaller_storage)
     trainer.config.follow(trainer.run.progress.step / total)
@@ -58,15 +62,15 @@ def train(
         cleanup.callback(torch.set_num_threads, threads_before)
         with trainer.clock.section("compile"):
             cleanup.enter_context(computation.compiled_encoders())
-        session = Session(trainer, total, progress, cleanup)
-        session.evaluations.seen = callback is not None or session.is_seen
-        return session.run(callback)
+        session = Session(trainer, total, progress, cleanup, hooks, written)
+        session.evaluations.seen = trainer.ranks.any(bool(hooks) or written.is_asked or session.is_seen)
+        return session.run()
 
 
 def record_result(trainer: Trainer) -> dict[str, Any]:
     """Evaluate and write the result of a run that was killed between its last checkpoint and its result."""
     with contextlib.ExitStack() as cleanup:
-        return Session(trainer, trainer.run.progress.step, False, cleanup).run(None)
+        return Session(trainer, trainer.run.progress.step, False, cleanup).run()
 
 
 def write_start(trainer: Trainer) -> None:
@@ -104,8 +108,18 @@ class Session:
     agreed upon; the first one alone writes the run directory and speaks.
     """
 
-    def __init__(self, trainer: Trainer, total: int, shown: bool, cleanup: contextlib.ExitStack) -> None:
+    def __init__(
+        self,
+        trainer: Trainer,
+        total: int,
+        shown: bool,
+        cleanup: contextlib.ExitStack,
+        hooks: Hooks | None = None,
+        loggers: Loggers | None = None,
+    ) -> None:
         self.trainer, self.total, self.ranks = trainer, total, trainer.ranks
+        self.hooks = Hooks(None, trainer) if hooks is None else hooks
+        self.loggers = Loggers(None, self.ranks.is_first) if loggers is None else loggers
         self.is_seen = shown or trainer.run.run_dir is not None  # whether anyone can see its result
         config = trainer.config
         self.checkpoint_every = config.checkpoint_every or max(1, total // CHECKPOINTS_A_RUN)
@@ -113,20 +127,19 @@ class Session:
         self.directory: RunDirectory | None = None
         self.metrics: MetricsFile | None = None
         self.tensorboard: TensorBoard | None = None
-        self.tracker: Wandb | None = None
         self.last_checkpoint: int | None = None
         self.saved_at, self.saving_seconds = self.started, 0.0  # when the last checkpoint was done, what it took
         self.untold_saving = 0.0  # seconds of checkpoints that no row has told of yet
         self.evaluations = Evaluations(trainer.agent, trainer.run.progress, trainer.run.evaluations, total)
         cleanup.callback(self._note_seconds)
+        cleanup.callback(self.loggers.close)
         self._start_alike()
         if trainer.run.run_dir is not None:
             self.directory = RunDirectory(trainer.run.run_dir)
-            if config.track == "wandb":
-                require_wandb()  # before a run is overwritten
+            require_packages(config.track)  # before a run is overwritten
             self.last_checkpoint = self.ranks.from_first(lambda: self._take_directory(cleanup))
             take_up_carried(trainer, self.directory.pieces)
-            planned = self.ranks.from_first(lambda: self._open_files(cleanup))
+            planned, trainer.run.history = self.ranks.from_first(lambda: self._open_files(cleanup))
             trainer.run.planned = [change_from_json(each) for each in planned]
             trainer.run.takes_over, trainer.run.overwrite, trainer.run.passed_over = True, False, []
         else:
@@ -160,8 +173,8 @@ class Session:
         found = map(step_of, self.directory.checkpoints() if trainer.run.takes_over else [])
         return max((step for step in found if step <= trainer.run.progress.step), default=None)
 
-    def _open_files(self, cleanup: contextlib.ExitStack) -> list[dict[str, Any]]:
-        """Make the directory ready to be written; changes of settings that the run is to make again."""
+    def _open_files(self, cleanup: contextlib.ExitStack) -> list[list[dict[str, Any]]]:
+        """Make the directory ready to be written; changes of settings that the run is to make again, its evaluations."""
         trainer, config = self.trainer, self.trainer.config
         assert self.directory is not None
         self.directory.begin(trainer)
@@ -176,16 +189,17 @@ class Session:
         rows = read_metrics(self.directory.metrics_path)
         self.tensorboard = TensorBoard(self.directory.path / TENSORBOARD, rows)
         cleanup.callback(self.tensorboard.close)
-        if config.track == "wandb":
-            self.tracker = Wandb(self.directory.path, self.directory.path.name, config.to_json())
-            cleanup.callback(self.tracker.close)
+        for name in trackers_in(config.track):
+            about = {"algorithm": trainer.name, **config.to_json()}
+            self.loggers.track(name, starter(name, self.directory.path, about))
+        cleanup.callback(self.loggers.close)  # while the directory is this run's
         changes = ChangesFile(self.directory.path)
         planned = changes.take_up(trainer.run, anew=trainer.run.overwrite)
         trainer.run.on_change = changes.add
         cleanup.callback(setattr, trainer.run, "on_change", None)
-        return [each.to_json() for each in planned]
+        return [[each.to_json() for each in planned], list(evaluations_of(rows))]
 
-    def run(self, callback: Callable[[dict[str, Any]], object] | None) -> dict[str, Any]:
+    def run(self) -> dict[str, Any]:
         trainer = self.trainer
         trainer.config.freeze()
         self._keep_what_was_given()
@@ -195,7 +209,10 @@ class Session:
         preparing = sum(
             trainer.clock.seconds.values()
         )  # of what was compiled before the first iteration, which tells it
-        stopped = self.evaluations.reached()  # a run that had come to its score before it was killed
+        with self._kept():
+            self.hooks.start()
+        # a run that had come to its score before it was killed, or that a callback does not let begin
+        stopped, _ = self._asked_to_stop(self.evaluations.reached())
         while trainer.run.progress.step < self.total and not stopped:
             before = trainer.run.progress.step
             with self._explained(before):
@@ -216,24 +233,25 @@ class Session:
             if self.metrics is not None and self.tensorboard is not None:
                 self.metrics.write(row)
                 self.tensorboard.write(row)
-            if self.tracker is not None:
-                self.tracker.write(row)
+            self.loggers.write(row)
             self.display.iteration(row)
-            stopped = callback is not None and asks_to_stop(callback, row)
-            stopped |= self.evaluations.reached()
+            with self._kept(evaluated, due):
+                self._tell(row)
             if trainer.run.progress.step >= self.total:
                 trainer.end_run()
             if due:
                 self.trainer.run.checkpoint_due = False
                 self._save(noted(evaluated))
-            stopped, requested = self._asked_to_stop(stopped)
+            stopped, requested = self._asked_to_stop(self.evaluations.reached())
             if (stopped or requested or trainer.run.unsaved) and not due:
                 self._save(noted(evaluated))
             trainer.run.unsaved = False
             if requested and trainer.run.progress.step < self.total:
                 raise self.stop.error(self._stopped_sentence())
         result = self._result("stopped" if stopped else "finished")
+        self.loggers.finish(result)
         self.display.finished(result)
+        self.hooks.end(result)
         return result
 
     def _keep_what_was_given(self) -> None:
@@ -246,13 +264,21 @@ class Session:
         """The checkpoint of a run that is to begin later."""
         self._save({})
 
+    def _tell(self, row: dict[str, Any]) -> None:
+        """The callbacks hear of an evaluation first, then of the iteration."""
+        evaluation = evaluation_of(row)
+        if evaluation is not None:
+            self.trainer.run.history.append(plain_json(evaluation))
+            self.hooks.evaluation(evaluation)
+        self.hooks.iteration(row)
+
     def _asked_to_stop(self, stopped: bool) -> tuple[bool, bool]:
         """Whether some process's callback, and whether a signal to some process, wants the run to stop.
 
         By the way all learn whether one was given what a checkpoint is to keep.
         """
         given = self.trainer.run.unsaved
-        asked, self.stop.requested, unsaved = self.ranks.most(stopped, self.stop.requested, given)
+        asked, self.stop.requested, unsaved = self.ranks.most(stopped or self.hooks.stopped, self.stop.requested, given)
         self.trainer.run.unsaved = bool(unsaved)
         return bool(asked), self.stop.requested > 0
 
@@ -288,7 +314,7 @@ class Session:
         record, mine.failed = self.ranks.from_first(lambda: (asdict(mine.record), mine.failed))
         vars(mine.record).update(record)
 
-    def _save(self, extra: dict[str, Any]) -> None:
+    def _save(self, extra: dict[str, Any], told: bool = True) -> None:
         trainer, begun = self.trainer, time.perf_counter()
         if self.directory is None:
             return
@@ -298,10 +324,35 @@ class Session:
             seconds = {"seconds": self._seconds(), "seconds_evaluating": trainer.run.seconds_evaluating}
             extra = {"metrics_bytes": trainer.run.metrics_bytes, **seconds, **extra}
         last = trainer.run.progress.step >= self.total
-        self.display.checkpoint(self.directory.save(trainer, extra, last=last))
+        path = self.directory.save(trainer, extra, last=last)
+        self.display.checkpoint(path)
         self.last_checkpoint, self.saved_at = trainer.run.progress.step, time.perf_counter()
         self.saving_seconds = self.saved_at - begun
         self.untold_saving += self.saving_seconds
+        if told:
+            with self._kept():
+                self.hooks.checkpoint(path)
+
+    @contextlib.contextmanager
+    def _kept(self, evaluated: Mapping[str, Any] | None = None, due: bool = False) -> Iterator[None]:
+        """An error or an interrupt in a callback goes on to the caller, with what was trained on disk and said so.
+
+        `evaluated` is given after an iteration that is not saved yet.
+        """
+        trainer = self.trainer
+        try:
+            yield
+        except BaseException as error:
+            if self.directory is not None and not isinstance(error, Stopped):  # by a second signal, at once
+                # other processes cannot know of the error now
+                if evaluated is not None and self.ranks.size == 1:
+                    if trainer.run.progress.step >= self.total:
+                        trainer.end_run()
+                    trainer.run.checkpoint_due &= not due
+                    with contextlib.suppress(PhasegradError, OSError):  # the first error is the one to tell
+                        self._save(noted(evaluated), told=False)
+                error.add_note(self._where())
+            raise
 
     @contextlib.contextmanager
     def _explained(self, before: int) -> Iterator[None]:
@@ -321,7 +372,7 @@ class Session:
                 alone = self.ranks.size == 1  # other processes cannot know of the error now
                 if isinstance(error, EnvError) and alone and trainer.run.progress.step == before > 0:
                     trainer.close()  # the environments failed before anything was learnt from them
-                    self._save({})
+                    self._save({}, told=False)
             told.append(self._where())
             raise type(error)(" ".join(told)) from error
         except BaseException:
@@ -385,7 +436,8 @@ class Session:
             result["success_rate"] = trainer.run.progress.success_rate
         if self.ranks.size > 1:
             result["processes"] = self.ranks.size
-        self.evaluations.seen = self.is_seen
+        made = self.evaluations.record.last
+        self.evaluations.seen = self.ranks.any(self.is_seen or self.hooks.hears_of_the_end())
         with trainer.clock.apart("evaluation") as taken:
             result |= self.ranks.from_first(self.evaluations.result)
             self._share_evaluations()
@@ -395,6 +447,10 @@ class Session:
         result["seconds"] = self._seconds()
         if self.directory is not None and self.ranks.is_first:
             self.directory.write_result(result)
+        if "eval" in result and result["eval"] != made:  # made just now: no row tells of it
+            self.hooks.evaluation(
+                {**result["eval"], **({"test": result["eval_test"]} if "eval_test" in result else {})}
+            )
         return result
 
     def _note_metrics(self) -> None:
@@ -425,22 +481,6 @@ def next_row(iterations: Iterator[dict[str, Any]], trainer: Trainer) -> dict[str
         f"The loop of {trainer.name} ended at step {before} of {trainer.config.total_steps}: `iterations` must go on while "
         "steps_left()."
     )
-
-
-def asks_to_stop(callback: Callable[[dict[str, Any]], object], row: dict[str, Any]) -> bool:
-    """Whether a callback ends the training: None goes on, anything else counts as the boolean it is.
-
-    It sees NaN where the files have null, so that it can compare a mean before the first episode has ended.
-    """
-    answer = callback({name: float("nan") if value is None else value for name, value in row.items()})
-    if answer is None:
-        return False
-    try:
-        return not answer
-    except (TypeError, ValueError, RuntimeError):  # such as an array of several
-        raise ConfigError(
-            f"The callback returned {short(answer)}: return None or True to go on, False to stop."
-        ) from None
 
 
 def require_finite_parameters(trainer: Trainer) -> None:

@@ -83,6 +83,9 @@ class RunState:
     evaluations: EvaluationRecord = field(default_factory=EvaluationRecord)
     remembered: Tensor | None = None  # by a policy with a memory, of each environment's running episode [N, K]
     stack: Any = None  # what a policy that sees several observations at once sees of it [N, ...]
+    history: list[dict[str, Any]] = field(
+        default_factory=list
+    )  # evaluations so far that its metrics tell of, oldest first
     run_dir: Path | None = None
     overwrite: bool = False  # whether a run there, or what it holds beyond this one's step, may be replaced
     takes_over: bool = False  # whether the run in the run directory is this one, to go on with
