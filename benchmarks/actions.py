@@ -2,6 +2,7 @@
 
     python benchmarks/actions.py                                        # all tasks, seeds 1 to 5
     python benchmarks/actions.py pendulum --distributions tanh beta --seeds 1 2 --jobs 2
+    python benchmarks/actions.py --speed Pendulum-v1 HalfCheetah-v5     # processor time of a step instead, in turn
 
 PPO with the task's preset, evaluated on 20 greedy episodes. Runs live in runs/actions/TASK-DISTRIBUTION-sSEED. What the
 results hold is not run again, and a run that was stopped is resumed.
@@ -15,6 +16,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -110,13 +112,40 @@ def table(rows: list[Row]) -> str:
     )
 
 
+def speed(env: str, rounds: int = 5, iterations: int = 6) -> None:
+    """Processor time of PPO's environment steps with each distribution, in turn in one process: the least of the rounds.
+
+    Processor time, since it depends less on what else the machine does; on an idle one it is the time that passes.
+    """
+    import phasegrad
+
+    agents = {name: phasegrad.PPO(env, action_distribution=name, compile="on", seed=1) for name in DISTRIBUTIONS}
+    batch = agents["gaussian"].config.batch_size
+    taken = {name: float("inf") for name in DISTRIBUTIONS}
+    for agent in agents.values():
+        agent.config.settle(total_steps=batch * (3 + rounds * iterations), torch_threads=1, eval_episodes=0)
+        agent.learn(batch * 3)  # the first iteration is plain, the second compiles
+    for turn, (name, agent) in itertools.product(range(rounds), agents.items()):
+        before = time.process_time()
+        agent.learn(batch * (3 + (turn + 1) * iterations))
+        taken[name] = min(taken[name], (time.process_time() - before) / (batch * iterations))
+    for name, seconds in taken.items():
+        share = seconds / taken["gaussian"]
+        print(f"{env} {name}: {1e6 * seconds:.1f} us of processor time a step, {share:.2f} of a gaussian's", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tasks", nargs="*", metavar="TASK", help=f"of {', '.join(TASKS)}; all without any")
     parser.add_argument("--distributions", nargs="+", choices=DISTRIBUTIONS, default=list(DISTRIBUTIONS))
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3, 4, 5])
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
+    parser.add_argument("--speed", nargs="+", metavar="ENV", help="measure the cost of a step in these instead")
     options = parser.parse_args()
+    if options.speed:
+        for env in options.speed:
+            speed(env)
+        return
     tasks = options.tasks or list(TASKS)
     for task in tasks:
         if task not in TASKS:
