@@ -248,7 +248,14 @@ def explicit_fisher(agent: Algorithm, observations: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("microbatch", [1 << 30, 2])
 @pytest.mark.parametrize(
-    ("env", "fields"), [("CartPole-v1", {}), ("Pendulum-v1", {}), ("Pendulum-v1", {"std": "state_dependent"})]
+    ("env", "fields"),
+    [
+        ("CartPole-v1", {}),
+        ("Pendulum-v1", {}),
+        ("Pendulum-v1", {"std": "state_dependent"}),
+        *(("CartPole-v1", {"activation": name}) for name in ("relu", "leaky_relu", "elu", "gelu", "silu")),
+        ("Pendulum-v1", {"layer_norm": True}),
+    ],
 )
 def test_fisher_products_are_those_of_the_explicit_matrix(
     float64: None, env: str, fields: dict[str, Any], microbatch: int

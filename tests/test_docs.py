@@ -80,7 +80,7 @@ def test_the_snippets_of_a_page_run_one_after_another(
             del ALGORITHMS[registered]
 
 
-@pytest.mark.parametrize("name", ["video.md", "plot.md", "export.md", "tune.md", "memory.md"])
+@pytest.mark.parametrize("name", ["video.md", "plot.md", "export.md", "tune.md", "memory.md", "networks.md"])
 def test_the_commands_of_a_page_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(ROOT / "examples")  # for environments that they register

@@ -53,13 +53,13 @@ class Brightness(gym.Env):
     """The action says whether the picture is bright; of any space."""
 
     def __init__(self, space: spaces.Box) -> None:
-        self.observation_space, self.action_space = space, spaces.Discrete(2)
+        self.observation_space, self.action_space, self.box = space, spaces.Discrete(2), space
         self.steps = 0
 
     def _picture(self) -> np.ndarray:
         self.bright = bool(self.np_random.random() < 0.5)
-        bound = self.observation_space.high if self.bright else self.observation_space.low
-        return np.where(np.isfinite(bound), bound, 1.0 if self.bright else 0.0).astype(self.observation_space.dtype)
+        bound = self.box.high if self.bright else self.box.low
+        return np.where(np.isfinite(bound), bound, 1.0 if self.bright else 0.0).astype(self.box.dtype)
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
         super().reset(seed=seed)

@@ -39,13 +39,14 @@ class Hidden(gym.Env):
         }  # fmt: skip
         if masked:
             entries["action_mask"] = spaces.MultiBinary(3)
+        self.masked = masked
         self.observation_space, self.action_space = spaces.Dict(entries), spaces.Discrete(3)
 
     def _seen(self) -> dict[str, Any]:
         body = self.np_random.uniform(-1, 1, 2).astype(np.float32)
         secret = {"pay": np.array([self.pay], np.float32), "map": np.full((5, 5, 2), abs(self.pay), np.float32)}
         seen: dict[str, Any] = {"body": body, "secret": secret}
-        if "action_mask" in self.observation_space.spaces:
+        if self.masked:
             seen["action_mask"] = np.array([1, 0, 1], np.int8)
         return seen
 
@@ -213,7 +214,7 @@ def test_own_encoders_are_shown_what_is_theirs() -> None:
     seen: list[set[str]] = []
 
     class Wide(torch.nn.Module):
-        def __init__(self, space: gym.Space) -> None:
+        def __init__(self, space: spaces.Dict) -> None:
             super().__init__()
             self.features, self.names = 3, set(space.spaces)
             self.linear = torch.nn.Linear(1, 3)

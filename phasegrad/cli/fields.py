@@ -89,9 +89,8 @@ def metavar(name: str, hint: Any, field: dataclasses.Field[Any]) -> str:
     kinds = [kind for kind in typing.get_args(hint) or (hint,) if kind is not type(None)]
     of = next((typing.get_args(kind)[0] for kind in (hint, *kinds) if typing.get_origin(kind) is tuple), None)
     if of is not None:
-        return ",".join(
-            [NUMBERS.get(of, "KEY")] * (len(default if isinstance(default := field.default, tuple) else ()) or 2)
-        )
+        shown = typing.cast(tuple[Any, ...], field.default or ())
+        return ",".join([NUMBERS.get(of, "KEY")] * (len(shown) or 2))
     if hint is bool:
         return ON_OFF
     number = next((NUMBERS[kind] for kind in kinds if kind in NUMBERS), None)
