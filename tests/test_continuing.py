@@ -14,11 +14,11 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from test_changing import SMALL, Killed, changing
 
 import phasegrad as pg
 from phasegrad.cli.main import main
 from phasegrad.errors import ConfigError, EnvError, RunError
-from tests.test_changing import SMALL, Killed, changing
 
 CHECKPOINT = 192  # steps: three iterations
 

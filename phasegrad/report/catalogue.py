@@ -123,6 +123,14 @@ SECTIONS: dict[str, tuple[Chart, ...]] = {
             eval_return_std="deviation",
             eval_test_return_std="test levels",
         ),
+        chart(
+            "Success rate",
+            "Share of episodes that the environment calls a success. Healthy: evaluation at or above training, whose last 100 "
+            "episodes have sampled actions.",
+            eval_success_rate="evaluation",
+            eval_test_success_rate="test levels",
+            success_rate="training",
+        ),
         chart("Episode length in evaluation", "", eval_length_mean="steps", eval_test_length_mean="test levels"),
         chart(
             "Episodes cut in evaluation",

@@ -10,7 +10,7 @@ from phasegrad.report.grouping import RunGroup
 from phasegrad.report.scoring import FEWEST_FOR_WINNER, TRAINING, GroupScore, group_score, winner
 from phasegrad.report.statistics import summarise
 from phasegrad.report.study import StudyFolder
-from phasegrad.report.tables import interval, number, table
+from phasegrad.report.tables import interval, number, share, table
 
 LEVELS, AIM = "levels", "aim: seeds that meet it"
 SCORE_COLUMNS = ("environment", "variant", LEVELS, "seeds", "IQM", "95 % interval", "mean", "each seed", AIM, "made of")
@@ -73,6 +73,7 @@ def _score_rows(group: RunGroup, best: bool, aim: float | None) -> list[dict[str
 def evaluations_table(groups: Sequence[RunGroup]) -> str:
     """What `phasegrad eval` found later, beside the runs' own scores."""
     rows = []
+    told = any("success_rate" in line for group in groups for run in group.runs for line in run.evaluations[-20:])
     for group in groups:
         for run in group.runs:
             for line in run.evaluations[-20:]:
@@ -90,6 +91,7 @@ def evaluations_table(groups: Sequence[RunGroup]) -> str:
                         f"{number(line.get('return_min'))} to {number(line.get('return_max'))}",
                         number(line.get("length_mean")),
                         number(line.get("episodes_cut")),
+                        *([share(line.get("success_rate"))] if told else []),
                     ]
                 )
     if not rows:
@@ -106,5 +108,6 @@ def evaluations_table(groups: Sequence[RunGroup]) -> str:
         "lowest to highest",
         "length",
         "cut",
+        *(["successes"] if told else []),
     ]
     return table("Evaluations made later, by phasegrad eval", head, rows[:500], numeric=5)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from phasegrad.report.collect import text
+from phasegrad.report.collect import RecordedRun, text
 from phasegrad.report.curves import time_spent
 from phasegrad.report.grouping import RunGroup
 from phasegrad.report.scoring import EVALUATION, FEWEST_FOR_INTERVAL, run_score
@@ -42,6 +42,12 @@ def number(value: Any, digits: int = 4) -> str:
     size = abs(found)
     shown = f"{found:,.1f}" if 100 <= size < 1e9 else f"{found:.{digits}g}"
     return shown.replace("-", "−")
+
+
+def share(value: Any) -> str:
+    """A part of a whole, from 0 to 1, in percent."""
+    found = number_or_none(value)
+    return "–" if found is None else f"{100 * found:.0f} %"
 
 
 def duration(seconds: Any) -> str:
@@ -168,8 +174,18 @@ def settings_tables(groups: Sequence[RunGroup]) -> str:
     return "\n".join(parts)
 
 
+def successes_of(run: RecordedRun) -> float | None:
+    """The success rate of a run: of its last evaluation, or where there was none of its training; None if not told."""
+    for name in ("eval_success_rate", "success_rate"):
+        values = run.column(name)[1]
+        if len(values):
+            return float(values[-1])
+    return None
+
+
 def runs_table(groups: Sequence[RunGroup]) -> str:
     rows = []
+    told = any(successes_of(run) is not None for group in groups for run in group.runs)
     for group in groups:
         for run in group.runs:
             seconds = run.result.get("seconds", float(run.seconds[-1]))
@@ -184,6 +200,7 @@ def runs_table(groups: Sequence[RunGroup]) -> str:
                     escape(run.status),
                     number(run.steps[-1]),
                     number(score.value) if score and evaluated else "–",
+                    *([share(successes_of(run))] if told else []),
                     number(
                         run.result.get(
                             "return_mean", values[-1] if len(values := run.column("return_mean")[1]) else None
@@ -202,6 +219,7 @@ def runs_table(groups: Sequence[RunGroup]) -> str:
         "status",
         "steps",
         "score",
+        *(["successes"] if told else []),
         "training return",
         "time",
         "steps/s",

@@ -42,7 +42,9 @@ def score_sentence(result: Mapping[str, Any]) -> str:
     sentence = f"score {score(last.get('return_mean'))}"
     if test:
         sentence += f", on levels not trained on {score(test.get('return_mean'))}"
-    sentence += f" ({last.get('episodes', '?')} greedy episodes)"
+    sentence += f" ({last.get('episodes', '?')} greedy episodes"
+    rate = last.get("success_rate")
+    sentence += ")" if not isinstance(rate, (int, float)) else f", {rate:.0%} of them successes)"
     if best and best.get("step") != result["step"] and (best.get("return_mean") or 0) > (last.get("return_mean") or 0):
         sentence += f", best {score(best['return_mean'])} at step {best['step']:,}"
     return sentence

@@ -31,6 +31,7 @@ class Scored:
     seconds: float | None
     episodes: int | None = None  # that the score is the mean of
     episodes_cut: int = 0  # of them, so many were ended at the most steps allowed
+    success_rate: float | None = None  # of them, where the environment speaks of successes
 
 
 def measured(study: Study, run: PlannedRun, measure: str) -> dict[str, Any]:
@@ -41,7 +42,8 @@ def measured(study: Study, run: PlannedRun, measure: str) -> dict[str, Any]:
         return run.evaluation()
     result = run.result()
     ended = number_or_none(result.get("episodes"))
-    return {"return_mean": result.get("return_mean"), "episodes": None if ended is None else min(ended, WINDOW)}
+    found = {"return_mean": result.get("return_mean"), "success_rate": result.get("success_rate")}
+    return found | {"episodes": None if ended is None else min(ended, WINDOW)}
 
 
 def raw_score(study: Study, run: PlannedRun, measure: str) -> float | None:
@@ -69,7 +71,9 @@ def score_runs(study: Study, runs: Sequence[PlannedRun], failed: Mapping[Path, s
                 number_or_none(results[run.folder, measure].get(name)) for name in ("episodes", "episodes_cut")
             )
             counted = None if score is None or episodes is None else int(episodes)
-            scored.append(Scored(run, states[run.folder], measure, score, normalised, seconds, counted, int(cut or 0)))
+            rate = None if score is None else number_or_none(results[run.folder, measure].get("success_rate"))
+            told = (counted, int(cut or 0), rate)
+            scored.append(Scored(run, states[run.folder], measure, score, normalised, seconds, *told))
     return scored
 
 

@@ -23,7 +23,7 @@ LEAST_FOR_WINNER = 5
 STATISTICS = ("mean", "mean_low", "mean_high", "iqm", "iqm_low", "iqm_high")
 CSV_COLUMNS = (
     "kind", "environment", "variant", "measure", "seed", "status", "score", "normalised", "seconds", "environments",
-    "runs", *STATISTICS, "aim", "met", "published", "episodes", "episodes_cut",
+    "runs", *STATISTICS, "aim", "met", "published", "episodes", "episodes_cut", "success_rate",
 )  # fmt: skip
 SCALE_NAMES = {
     "constants": "normalised with the constants of each environment (0 and 1 are its low and high)",
@@ -62,6 +62,7 @@ def _run_row(entry: Scored) -> dict[str, Any]:
         "seconds": entry.seconds,
         "episodes": entry.episodes,
         "episodes_cut": entry.episodes_cut,
+        "success_rate": entry.success_rate,
     }
 
 
@@ -86,11 +87,15 @@ def _cells(study: Study, scored: Sequence[Scored]) -> list[dict[str, Any]]:
 
 
 def _episodes(entries: Sequence[Scored]) -> dict[str, Any]:
-    """Episodes that each seed's score is the mean of, as text: one number where all agree."""
+    """Episodes that each seed's score is the mean of, as text: one number where all agree; the seeds' mean of the share
+    of successes among them.
+    """
     counts = [entry.episodes for entry in entries if entry.episodes is not None]
     low, high = (min(counts), max(counts)) if counts else (0, 0)
     shown = "" if not counts else str(low) if low == high else f"{low} to {high}"
-    return {"episodes": shown, "episodes_cut": sum(entry.episodes_cut for entry in entries)}
+    rates = [entry.success_rate for entry in entries if entry.success_rate is not None]
+    cut, rate = sum(entry.episodes_cut for entry in entries), sum(rates) / len(rates) if rates else None
+    return {"episodes": shown, "episodes_cut": cut, "success_rate": rate}
 
 
 def _aggregates(study: Study, scored: Sequence[Scored]) -> list[dict[str, Any]]:
@@ -159,11 +164,13 @@ def shown_tables(table: Mapping[str, Any]) -> list[tuple[str, list[str], list[li
         tables.append((title, header, rows, _winners(table["aggregates"], ("measure",))))
     aims = any(row["aim"] is not None for row in table["cells"])
     header = ["environment", "variant", *(["measure"] if several else []), "mean", "95 %", "IQM", "95 %"]
-    header += ["seeds", "episodes", *(["aim", "met"] if aims else [])]
+    successes = any(row.get("success_rate") is not None for row in table["cells"])
+    header += ["seeds", "episodes", *(["successes"] if successes else []), *(["aim", "met"] if aims else [])]
     rows = []
     for row in table["cells"]:
         line = [row["environment"], row["variant"], *([row["measure"]] if several else [])]
         line += [*_estimates(row, "{:,.4g}"), str(row["runs"]), row["episodes"] or "-"]
+        line += [_number(row.get("success_rate"), "{:.0%}")] if successes else []
         if aims:
             line += ["-", "-"] if row["aim"] is None else [f"{row['aim']:g}", f"{row['met']}/{row['runs']}"]
         rows.append(line)
