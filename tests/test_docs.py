@@ -80,7 +80,9 @@ def test_the_snippets_of_a_page_run_one_after_another(
             del ALGORITHMS[registered]
 
 
-@pytest.mark.parametrize("name", ["video.md", "plot.md", "export.md", "tune.md", "memory.md", "networks.md"])
+@pytest.mark.parametrize(
+    "name", ["video.md", "plot.md", "export.md", "tune.md", "memory.md", "networks.md", "warm_starts.md", "actions.md"]
+)
 def test_the_commands_of_a_page_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(ROOT / "examples")  # for environments that they register
@@ -94,7 +96,8 @@ def test_the_commands_of_a_page_run(name: str, tmp_path: Path, monkeypatch: pyte
     for command in commands:
         arguments = shlex.split(shortened(command), comments=True)
         assert arguments.pop(0) == "phasegrad"
-        assert main([*arguments, "--quiet"] if arguments[0] in ("train", "tune") else arguments) == 0, command
+        quiet = arguments[0] in ("train", "tune", "resume", "clone")
+        assert main([*arguments, "--quiet"] if quiet else arguments) == 0, command
 
 
 @pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.name)

@@ -21,7 +21,7 @@ from phasegrad.schedules import as_given
 
 WORDS = {"env": "ID", "preset": "NAME", "encoder": "NAME", "action_distribution": "NAME", "device": "DEVICE"}
 ENV_OPTION = "an option of the environment itself, such as --env.max-episode-steps 200"
-NEEDED = {"train": "", "clone": "--data FILE "}  # beside the environment
+NEEDED = {"train": "[--total-steps N]", "clone": "--data FILE"}  # beside the environment
 NUMBERS = {int: "INT", float: "FLOAT"}
 
 
@@ -109,7 +109,7 @@ def add_fields(
     chosen = most_changed(algorithm, names)
     sections = in_groups(algorithm, names)
     parser.prog = f"phasegrad {verb} {algorithm}"
-    parser.usage = f"{parser.prog} --env ID {NEEDED[verb]}[--total-steps N] [options]"
+    parser.usage = f"{parser.prog} --env ID {NEEDED[verb]} [options]"
     parser.description = "\n\n".join(map(filled, filter(None, (f"{about(algorithm)}.", defaults.source))))
     if verb == "train":
         parser.epilog = example_lines(examples_of(algorithm))
@@ -146,7 +146,7 @@ def add_field(group: Any, name: str, hint: Any, field: dataclasses.Field[Any], t
 def list_algorithms(parser: Parser, verb: str) -> None:
     """Help of `train` or `clone` without an algorithm: what there is to train with."""
     lines = [f"  {name:10}{about(name)}" for name in algorithm_names()]
-    parser.usage = f"phasegrad {verb} ALGORITHM --env ID {NEEDED[verb]}[--total-steps N] [options]"
+    parser.usage = f"phasegrad {verb} ALGORITHM --env ID {NEEDED[verb]} [options]"
     parser.description = "\n".join(
         [
             str(parser.description),
