@@ -398,6 +398,63 @@ def finish(agent: Algorithm, total: int | None, stop_after: int = 0) -> dict[str
     }
 
 
+class Hooked(pg.Callback):
+    """Notes the hooks that are called, and answers False to one of them on one process."""
+
+    def __init__(self, stops: int, hook: str, at: int) -> None:
+        self.stops, self.hook, self.at, self.calls = stops, hook, at, list[str]()
+
+    def note(self, hook: str, agent: Algorithm, step: int) -> bool:
+        self.calls.append(f"{hook} {step}")
+        return (agent.ranks.rank, hook, step) != (self.stops, self.hook, self.at)
+
+    def on_start(self, agent: Algorithm) -> bool:
+        return self.note("start", agent, agent.progress.step)
+
+    def on_evaluation(self, agent: Algorithm, evaluation: dict[str, Any]) -> bool:
+        return self.note("evaluation", agent, evaluation["step"])
+
+    def on_iteration(self, agent: Algorithm, metrics: dict[str, Any]) -> bool:
+        return self.note("iteration", agent, metrics["step"])
+
+    def on_checkpoint(self, agent: Algorithm, path: Path) -> bool:
+        return self.note("checkpoint", agent, int(path.name.removeprefix("step-")))
+
+    def on_end(self, agent: Algorithm, result: dict[str, Any]) -> None:
+        self.note("end", agent, result["step"])
+
+
+class Counting:
+    """A logger that notes the steps of its rows."""
+
+    def __init__(self) -> None:
+        self.steps: list[int] = []
+
+    def write(self, row: dict[str, Any]) -> None:
+        self.steps.append(row["step"])
+
+
+def hooked(run_dir: str | None, stops: int, hook: str, at: int, best: str) -> dict[str, Any]:
+    """A run with callbacks on every process, of which one process's may stop it; given on the first process alone: a logger."""
+    fields: dict[str, Any] = {"num_envs": 4, "num_steps": 8, "num_minibatches": 2, "epochs": 1, "seed": 1}
+    fields |= {"checkpoint_every": 64, "eval_every": 64, "eval_episodes": 1}
+    agent = pg.PPO("CartPole-v1", run_dir=run_dir, **fields)
+    seen, logger = Hooked(stops, hook, at), Counting()
+    agent.learn(192, callback=[seen, pg.SaveBest(best), pg.StopWithoutImprovement(patience=9)], loggers=logger)
+    agent.close()
+    found = {"calls": seen.calls, "step": agent.progress.step, "digest": state_digest(agent), "written": logger.steps}
+    return found | {"history": agent.run.history}
+
+
+def limited(seconds: dict[int, float]) -> int:
+    """The steps of a run whose processes have different time limits."""
+    fields: dict[str, Any] = {"num_envs": 4, "num_steps": 8, "num_minibatches": 2, "epochs": 1, "eval_episodes": 0}
+    agent = pg.PPO("CartPole-v1", compile="off", **fields)
+    agent.learn(1 << 20, callback=pg.TimeLimit(seconds[agent.ranks.rank]))
+    agent.close()
+    return agent.progress.step
+
+
 def diverge(run_dir: str) -> tuple[str, str]:
     """A run in which process 1 loses a bit of one parameter in its third iteration."""
     agent = pg.PPO("CartPole-v1", num_envs=4, num_steps=8, num_minibatches=2, epochs=1, seed=1, run_dir=run_dir)

@@ -396,6 +396,35 @@ def test_what_cannot_be_divided_is_refused(
         assert re.search(sentence, found), found
 
 
+@pytest.mark.parametrize(
+    ("hook", "at", "step"),
+    [("none", 0, 192), ("start", 0, 0), ("iteration", 96, 96), ("evaluation", 64, 64), ("checkpoint", 64, 64)],
+)
+def test_all_processes_stop_where_the_callback_of_one_does(
+    team: work.Team, hook: str, at: int, step: int, tmp_path: Path
+) -> None:
+    first, second = team.run(work.hooked, str(tmp_path / "run"), 1, hook, at, str(tmp_path / "best"))
+    assert first["calls"] == second["calls"]
+    assert first["digest"] == second["digest"]
+    assert first["history"] == second["history"]
+    assert first["step"] == second["step"] == step
+    assert (first["written"], second["written"]) == ([*range(32, step + 1, 32)], [])
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["status"] == ("finished" if at == 0 < step else "stopped")  # fmt: skip
+    if hook == "none":
+        rounds = [
+            f"iteration {at - 32}|evaluation {at}|iteration {at}|checkpoint {at}".split("|") for at in (64, 128, 192)
+        ]
+        assert first["calls"] == ["start 0", *(call for calls in rounds for call in calls), "end 192"]
+        assert pg.load(tmp_path / "best").progress.step in (64, 128, 192)
+        resumed = team.run(work.resume, str(tmp_path / "run"), 256)
+        assert resumed[0]["digest"] == resumed[1]["digest"]
+
+
+def test_the_shortest_time_limit_of_all_processes_counts(team: work.Team) -> None:
+    steps = team.run(work.limited, {0: 1e6, 1: 0.5})
+    assert steps[0] == steps[1] > 0
+
+
 # torchrun
 
 
