@@ -288,3 +288,40 @@ def test_modules_are_told_by_name_only() -> None:
     """A class called as one of another library is not taken for it where it is a gymnasium environment."""
     kind = types.new_class("AECEnv", (Answering,), {}, lambda body: body.update(possible_agents=["a"]))
     assert make(lambda: kind(BOX, spaces.Discrete(2)), num_envs=1, seeds=[1]).num_envs == 1
+
+
+class TwoWalkers(foreign_envs.ParallelEnv):
+    """A stand-in for a ParallelEnv of PettingZoo that can be played: each agent is paid for its own action."""
+
+    def observation_space(self, agent: str) -> gym.Space:
+        return BOX
+
+    def action_space(self, agent: str) -> gym.Space:
+        return spaces.Discrete(2)
+
+    def reset(self, seed: Any = None, options: Any = None) -> Any:
+        self.steps = 0
+        return {agent: np.zeros(3, np.float32) for agent in self.possible_agents}, {}
+
+    def step(self, actions: Any) -> Any:
+        self.steps += 1
+        seen = {agent: np.full(3, self.steps / 10, np.float32) for agent in actions}
+        over = {agent: self.steps == 5 for agent in actions}
+        return (
+            seen,
+            {agent: float(action) for agent, action in actions.items()},
+            over,
+            dict.fromkeys(actions, False),
+            {},
+        )
+
+
+def test_the_class_of_the_page_trains_all_agents_of_a_parallel_environment() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "own_environment.md").read_text()
+    block = next(part for part in page.split("```python\n")[1:] if part.startswith("class SharedPolicy"))
+    names: dict[str, Any] = {"gym": gym, "np": np}
+    exec(block.split("```")[0], names)
+    agent = pg.PPO(names["SharedPolicy"](TwoWalkers()), preset="none", **SMALL | {"learning_rate": 0.02, "epochs": 4})
+    assert agent.config.num_envs == 2
+    agent.learn(2048)
+    assert agent.evaluate(4, deterministic=True).returns == [5.0] * 4

@@ -42,7 +42,8 @@ def source_and_fields(env: Any, fields: Mapping[str, Any]) -> tuple[Any, dict[st
             f"A {type(env.unwrapped).__name__} that is made already is one environment: give a function that makes it, such "
             f"as `{envs.maker_of(env)}`, for num_envs of them, or num_envs=1 to train in this one alone."
         )
-    fields["env"] = f"custom:{envs.name_of(env.unwrapped if isinstance(env, gym.Env) else env)}"
+    name = type(env.unwrapped).__name__ if isinstance(env, gym.Env) else envs.name_of(env)
+    fields["env"] = f"custom:{name}"
     if isinstance(env, gym.vector.VectorEnv):
         found = env.num_envs * joining.current().size  # each process brings its own
         if fields.setdefault("num_envs", found) != found:
