@@ -264,8 +264,9 @@ class Config:
         if not vars(self).get("_made"):
             vars(self)["_derived"] = {}
             return super().__setattr__(name, value)
+        given = coerce_fields(type(self), {name: value})[name]  # which knows the names that there are
         before = getattr(self, name)
-        checked = completed(name, coerce_fields(type(self), {name: value})[name], before)
+        checked = completed(name, given, before)
         if as_given(checked) == as_given(before):
             return None
         if self._frozen:

@@ -87,7 +87,7 @@ class OldGym:
     def step(self, action: Any) -> Any: ...
 
 
-SHIMMY = r'gymnasium.make\("GymV21Environment-v0", env=\.\.\.\)'
+SHIMMY = r"shimmy's GymV21CompatibilityV0\(env=\.\.\.\)"
 MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     "only an observation": (
         changed(reset=lambda env, answer: answer[0]),  # of two numbers, which unpacks into two values
@@ -133,7 +133,7 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     "no observation space": (NoSpaces, "NoSpaces has no observation_space: set it, .* to a space of gymnasium.spaces"),
     "no action space": (NoActions, "NoActions has no action_space: set it"),
     "a foreign space": (ForeignSpace, "The action_space of ForeignSpace is a SimpleNamespace, which is no space of"),
-    "old gym": (OldGym, f"must return a gymnasium.Env, but returned OldGym; an environment of the old Gym.*{SHIMMY}"),
+    "old gym": (OldGym, f"The environment factory returned a OldGym, an environment of the old package gym.*{SHIMMY}"),
 }
 
 

@@ -17,7 +17,9 @@ def require_environment_first(name: str, env: Any, others: tuple[Any, ...], fiel
     """Refuse Stable-Baselines3's habit of naming a policy first, and what else cannot be meant."""
     named = isinstance(env, str) and env.endswith("Policy") and env.isidentifier()
     if named or (others and isinstance(others[0], str)) or (env is not None and "env" in fields) or "policy" in fields:
-        meant = others[0] if others else fields.get("env", "CartPole-v1" if named else env)
+        meant = env
+        if named or env is None:
+            meant = others[0] if others else fields.get("env", "CartPole-v1")
         raise ConfigError(
             f"{name} takes the environment first and no policy name, since the spaces decide the networks: "
             f"{name}({_written(meant)}), with settings as keywords."

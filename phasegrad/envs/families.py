@@ -15,7 +15,7 @@ import gymnasium as gym
 
 from phasegrad.envs import qt
 from phasegrad.envs.options import (
-    Taken,
+    Keywords,
     envpool_options,
     gymnasium_takes,
     no_option,
@@ -123,7 +123,7 @@ def _beyond_envpool(
             f"--backend gymnasium --env ALE/{name} (Python: backend='gymnasium'), with \"gymnasium[atari]\" installed."
         )
         raise ConfigError(no_option(f"envpool's {name}", beyond[0], known) + more)
-    taken = gymnasium_takes(name) if name in gym.registry else Taken(lambda: None)
+    taken = gymnasium_takes(name) if name in gym.registry else Keywords(lambda: None)
     theirs = taken.names if taken is not None else []
     unknown = taken.unknown(options) if taken is not None else []
     neither = [option for option in unknown if option in beyond]

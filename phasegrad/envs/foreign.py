@@ -18,7 +18,7 @@ _V21 = "GymV21CompatibilityV0"
 def foreign_kind(thing: Any) -> str | None:
     """'a PettingZoo environment (...): wrap it ...' of an instance or a class; None for what is not recognised."""
     if isinstance(thing, str | gym.Env | gym.vector.VectorEnv) or thing is None:
-        return _several_agents(thing)
+        return _several_agents(thing.unwrapped if isinstance(thing, gym.Env) else thing)
     if isinstance(thing, types.ModuleType):
         return f"the module {thing.__name__}, no environment: give its id, or the class or function that makes one"
     made_by = _packages(thing)
@@ -38,7 +38,7 @@ def _by_its_shape(thing: Any) -> str | None:
         return _dm_env(thing)
     if _has(thing, "observation_size", "action_size") or _has(thing, "default_params") or _has(thing, "transition"):
         return _functional(thing)
-    if not isinstance(thing, type) and _has(thing, "step", "reset", "action_space"):
+    if not isinstance(thing, type) and _has(thing, "step"):
         return _old_gym(thing)
     return None
 

@@ -20,7 +20,7 @@ from phasegrad.envs.answers import as_number, checked_reset, require_env, reset_
 from phasegrad.envs.contract import Episode, Observation, Step, VectorEnv
 from phasegrad.envs.families import EnvSpec
 from phasegrad.envs.foreign import foreign_kind
-from phasegrad.envs.options import Taken, gymnasium_takes, no_option, refused_option
+from phasegrad.envs.options import Keywords, gymnasium_takes, no_option, refused_option
 from phasegrad.envs.spaces import ACTION_MASK, Leaf, ObservationAdapter, fits_dtype, follow
 from phasegrad.envs.successes import success_in
 from phasegrad.envs.watching import StepTimeout, time_limit
@@ -367,7 +367,7 @@ def build_env(factory: EnvFactory, index: int) -> gym.Env:
         options = factory.keywords if isinstance(factory, partial) else {}
         refused = refused_option(error, options)
         if refused is not None:
-            raise ConfigError(no_option(_name(factory), refused, Taken(factory.func).names)) from error  # type: ignore[attr-defined]
+            raise ConfigError(no_option(_name(factory), refused, Keywords(factory.func).names)) from error  # type: ignore[attr-defined]
         raise EnvError(f"Making environment {index} raised {type(error).__name__}: {error}") from error
     return without_mission(require_env(env))
 

@@ -61,7 +61,7 @@ def refuse_set_here(env_id: str, options: Iterable[str], on_envpool: bool = Fals
             raise ConfigError(f"The option {option!r} of {env_id} is set by phasegrad and cannot be passed on.")
 
 
-class Taken:
+class Keywords:
     """What a class or function that makes environments takes as keywords."""
 
     def __init__(self, creator: Callable[..., Any]) -> None:
@@ -113,7 +113,7 @@ def refuse_values(whose: str, options: Mapping[str, Any], defaults: Mapping[str,
             raise ConfigError(f"The option {name} of {whose} must be a number, not {value!r}.")
 
 
-def gymnasium_takes(env_id: str) -> Taken | None:
+def gymnasium_takes(env_id: str) -> Keywords | None:
     """What a registered environment takes; None where its module cannot be imported, which making it will tell."""
     entry = gym.registry[env_id].entry_point
     try:
@@ -122,7 +122,7 @@ def gymnasium_takes(env_id: str) -> Taken | None:
         return None
     if creator is None:
         return None
-    taken = Taken(creator)
+    taken = Keywords(creator)
     taken.names = [name for name in taken.names if name not in _SET_HERE] + list(_OF_MAKE)
     return taken
 
