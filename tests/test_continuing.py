@@ -228,6 +228,8 @@ def test_an_agent_trains_on_in_another_environment_and_resumes_there(tmp_path: P
         agent.learn(64 * 4)
         agent.set_env("Short-v0")
         assert agent.progress.step == 64 * 4
+        assert not agent.run.legs.actions  # nothing to be played back there
+        assert set(agent.run.legs.numbers) == {1}
         with pytest.raises(Killed) if die_after else pytest.MonkeyPatch.context():
             agent.learn(64 * 12, callback=changing(agent, {}, die_after=die_after))
         return agent
