@@ -93,15 +93,9 @@ class Algorithm(Verbs, ABC):
         kind: dict[str, Any] = {"model_class": self.model_class, "auxiliary_head": self.auxiliary_head}
         self.agent = Agent(config, spaces, source, **kind, ranks=self.ranks)
         self.leash = Leash(self.agent, self.progress)
-        self.computation = Computation(
-            self.model,
-            self.device,
-            config,
-            self.ranks,
-            large=self.agent.is_large,
-            second_derivatives=self.second_derivatives,
-            seed=lambda: self.generator("network").initial_seed(),
-        )
+        how: dict[str, Any] = {"large": self.agent.is_large, "second_derivatives": self.second_derivatives}
+        how["seed"] = lambda: self.generator("network").initial_seed()
+        self.computation = Computation(self.model, self.device, config, self.ranks, **how)
         self.flat, actor = self.computation.flat, self.computation.actor
         self.experience = Experience(self.agent, actor, self.run, self.ranks, self.clock, self.rollouts_kept(), made)
         self.carries: Carried | None = None  # what outlives an iteration beside tensors and scalars
@@ -224,9 +218,7 @@ class Algorithm(Verbs, ABC):
         self.scalars |= {name: float(value) for name, value in settings.items() if name in self.scalars}
 
     def move_back(self, settings: Mapping[str, Any]) -> None:
-        env = settings.get("env", self.config.env)
-        self.agent.require_source(env)
-        moving.move(self, env, settings.get("env_options", self.config.env_options))
+        moving.move_back(self, settings)
 
     def storage_bytes(self) -> int:
         return self.experience.storage_bytes()

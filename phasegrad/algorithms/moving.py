@@ -48,3 +48,10 @@ def move(algorithm: Algorithm, env: Any, env_options: Mapping[str, Any] | None =
     algorithm.experience.move(made)
     make_change(algorithm, values, lambda settings: config.settle(**settings))
     algorithm.run.unsaved = True
+
+
+def move_back(algorithm: Algorithm, settings: Mapping[str, Any]) -> None:
+    """Go on where the run had moved to before it was killed, by the settings that it remembers of that."""
+    env = settings.get("env", algorithm.config.env)
+    algorithm.agent.require_source(env)
+    move(algorithm, env, settings.get("env_options", algorithm.config.env_options))

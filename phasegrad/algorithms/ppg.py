@@ -31,11 +31,10 @@ from phasegrad.algorithms.surrogate import (
     adapt_learning_rate,
     epoch_of_minibatches,
     first_scalars,
-    learning_rates,
     logged_rates,
     scheduled_weights,
     surrogate_loss,
-    warmed_up,
+    warmed_up_rates,
 )
 from phasegrad.compute.optimizers import Adam
 from phasegrad.data.minibatches import Batch, Minibatches
@@ -58,8 +57,7 @@ class PPG(Algorithm):
             # The policy phase; a resumed one goes on where its buffer ends
             for _ in range(buffer.since_phase, buffer.interval):
                 left, shuffle = self.remaining_fraction(), self.generator("minibatches")
-                rates = learning_rates(config, left, self.flat.slices, self.scalars)
-                rates = warmed_up(config, self.progress.iteration, rates)
+                rates = warmed_up_rates(config, left, self.flat.slices, self.scalars, self.progress.iteration)
                 scheduled = scheduled_weights(config, self.scalars, left)
                 with self.collected(buffer.free_next_slot()) as rollout:
                     scheduled |= self.leash.hold(rollout)

@@ -22,11 +22,10 @@ from phasegrad.algorithms.surrogate import (
     adapt_learning_rate,
     epoch_of_minibatches,
     first_scalars,
-    learning_rates,
     logged_rates,
     scheduled_weights,
     surrogate_loss,
-    warmed_up,
+    warmed_up_rates,
 )
 from phasegrad.compute.optimizers import Adam
 from phasegrad.data.minibatches import Batch
@@ -50,8 +49,7 @@ class PPO(Algorithm):
         config = self.config
         while self.steps_left():
             left, shuffle = self.remaining_fraction(), self.generator("minibatches")
-            rates = learning_rates(config, left, self.flat.slices, self.scalars)
-            rates = warmed_up(config, self.progress.iteration, rates)
+            rates = warmed_up_rates(config, left, self.flat.slices, self.scalars, self.progress.iteration)
             scheduled = scheduled_weights(config, self.scalars, left)
             with self.collected() as rollout:
                 scheduled |= self.leash.hold(rollout)

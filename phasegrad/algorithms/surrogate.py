@@ -108,8 +108,11 @@ def adapt_learning_rate(
         carried["learning_rate"] = adapted_learning_rate(carried["learning_rate"], kl, config.kl_learning_rate)
 
 
-def warmed_up(config: SurrogateConfig, iteration: int, rates: dict[str, float]) -> dict[str, float]:
-    """Step sizes in an iteration of the run, in the first of which only the value network may be to learn."""
+def warmed_up_rates(
+    config: SurrogateConfig, left: float, groups: Collection[str], carried: Mapping[str, float], iteration: int
+) -> dict[str, float]:
+    """`learning_rates` in an iteration of the run, in the first of which only the value network may be to learn."""
+    rates = learning_rates(config, left, groups, carried)
     return rates | {"policy": 0.0} if iteration < config.critic_warmup else rates
 
 
