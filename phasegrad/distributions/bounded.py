@@ -76,54 +76,59 @@ class Beta(Distribution):
         self.noise_size = n
         self.action_shape = (n,)
 
-    def above_one(self, params: Tensor) -> tuple[Tensor, Tensor]:
-        """alpha - 1 and beta - 1, [..., n] each."""
-        first, second = (F.softplus(params) + self.LEAST).chunk(2, -1)
-        return first, second
+    def above_one(self, params: Tensor) -> Tensor:
+        """alpha - 1, then beta - 1, [..., 2 n]."""
+        return F.softplus(params) + self.LEAST
 
     def described(self, params: Tensor) -> dict[str, Tensor]:
-        first, second = self.above_one(params)
-        return {"alpha": 1 + first, "beta": 1 + second}
+        alpha, beta = (1 + self.above_one(params)).chunk(2, -1)
+        return {"alpha": alpha, "beta": beta}
 
     def within(self, actions: Tensor) -> Tensor:
         return 2 * actions - 1
 
     def sample(self, params: Tensor, noise: Tensor) -> Tensor:
         """The quantiles at uniform `noise`: one number of noise for each of the action, with no trial and error."""
-        first, second = self.above_one(params)
-        return beta_quantile(1 + first, 1 + second, noise).clamp(self.SMALLEST, self.LARGEST)
+        alpha, beta = (1 + self.above_one(params)).chunk(2, -1)
+        return beta_quantile(alpha, beta, noise).clamp(self.SMALLEST, self.LARGEST)
 
     def mode(self, params: Tensor) -> Tensor:
-        first, second = self.above_one(params)
+        first, second = self.above_one(params).chunk(2, -1)
         return (first / (first + second)).clamp(self.SMALLEST, self.LARGEST)
 
+    # In the formulas below alphas, betas and then their sums stand side by side: one function of all is one operation.
+
+    def _joined(self, params: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """alpha - 1, beta - 1 and alpha + beta - 1 [..., 3 n]; the same plus 1; means of x and of 1 - x [..., 2 n]."""
+        above = self.above_one(params)
+        first, second = above.chunk(2, -1)
+        less = torch.cat([above, 1 + first + second], -1)
+        return less, 1 + less, torch.cat(shares_of(1 + first, 2 + first + second), -1)
+
+    def _parts(self, joined: Tensor) -> tuple[Tensor, Tensor]:
+        """What belongs to alphas and betas, and what to their sums."""
+        counts, totals = joined.split([self.parameter_size, self.noise_size], -1)
+        return counts, totals
+
     def log_prob(self, params: Tensor, actions: Tensor) -> Tensor:
-        first, second = self.above_one(params)
-        alpha, beta, total = 1 + first, 1 + second, 2 + first + second
-        p, q = shares_of(alpha, total)
-        from_mean = first * log_ratio(actions, p) + second * log_ratio(1 - actions, q)
-        at_mean = 1.5 * (1 + first + second).log1p() - 0.5 * (first.log1p() + second.log1p()) - (HALF_LOG_2_PI + LOG_2)
-        return (from_mean + at_mean + binet(total) - binet(alpha) - binet(beta)).sum(-1)
+        less, counts, means = self._joined(params)
+        apart = self._parts(less)[0] * log_ratio(torch.cat([actions, 1 - actions], -1), means)
+        logs = less.log1p()
+        own, totals = self._parts(0.5 * logs + binet(counts))
+        at_mean = totals + self._parts(logs)[1] - (HALF_LOG_2_PI + LOG_2)
+        return apart.sum(-1) + at_mean.sum(-1) - own.sum(-1)
 
     def entropy(self, params: Tensor) -> Tensor:
-        first, second = self.above_one(params)
-        alpha, beta, total = 1 + first, 1 + second, 2 + first + second
-        spread = 0.5 * (first.log1p() + second.log1p()) - 1.5 * (1 + first + second).log1p()
-        small = 1 / total - 0.5 / alpha - 0.5 / beta + (HALF_LOG_2_PI + 0.5 + LOG_2)
-        rest = binet(alpha) + binet(beta) - binet(total)
-        slopes = (first + second) * binet_slope(total) - first * binet_slope(alpha) - second * binet_slope(beta)
-        return (spread + small + rest + slopes).sum(-1)
+        less, counts, _ = self._joined(params)
+        logs, inverse, slopes = less.log1p(), 0.5 / counts, binet_slope(counts)
+        own, totals = self._parts(0.5 * logs + binet(counts) - inverse - less * slopes)
+        digamma = self._parts(logs - inverse + slopes)[1]
+        return own.sum(-1) - (totals + digamma - (HALF_LOG_2_PI + 0.5 + LOG_2)).sum(-1)
 
     def kl(self, params: Tensor, other: Tensor) -> Tensor:
-        (first, second), (others_first, others_second) = self.above_one(params), self.above_one(other)
-        alpha, beta, alpha_q, beta_q = 1 + first, 1 + second, 1 + others_first, 1 + others_second
-        total, total_q = alpha + beta, alpha_q + beta_q
-        (p, q), (p_q, q_q) = shares_of(alpha, total), shares_of(alpha_q, total_q)
-        means = alpha_q * log_ratio(p_q, p) + beta_q * log_ratio(q_q, q)
-        return (means + _apart(alpha, alpha_q) + _apart(beta, beta_q) - _apart(total, total_q)).sum(-1)
-
-
-def _apart(here: Tensor, there: Tensor) -> Tensor:
-    """log Gamma(there) - log Gamma(here) - (there - here) digamma(here), without the terms in x log x, which cancel."""
-    step = (there - here) / here
-    return 0.5 * (step - log_ratio(there, here)) + binet(there) - binet(here) - (there - here) * binet_slope(here)
+        (_, here, means), (_, there, others) = self._joined(params), self._joined(other)
+        step = there - here
+        # log Gamma(there) - log Gamma(here) - step digamma(here), without its terms in x log x, which all cancel
+        apart = 0.5 * (step / here - log_ratio(there, here)) + binet(there) - binet(here) - step * binet_slope(here)
+        own, totals = self._parts(apart)
+        return (self._parts(there)[0] * log_ratio(others, means)).sum(-1) + own.sum(-1) - totals.sum(-1)
