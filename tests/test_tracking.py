@@ -70,7 +70,7 @@ def log_records(path: Path) -> Iterator[bytes]:
 
 def wandb_kept(run: Path) -> list[dict[str, Any]]:
     """What each session of a run left with W&B, oldest first."""
-    from wandb.proto.wandb_internal_pb2 import Record
+    from wandb.proto.wandb_internal_pb2 import Record  # type: ignore[attr-defined]
 
     sessions = []
     for path in sorted(run.glob("wandb/offline-run-*/run-*.wandb"), key=lambda path: path.stat().st_mtime):
