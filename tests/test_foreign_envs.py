@@ -306,7 +306,7 @@ class TwoWalkers(foreign_envs.ParallelEnv):
     def step(self, actions: Any) -> Any:
         self.steps += 1
         seen = {agent: np.full(3, self.steps / 10, np.float32) for agent in actions}
-        over = {agent: self.steps == 5 for agent in actions}
+        over = dict.fromkeys(actions, self.steps == 5)
         return (
             seen,
             {agent: float(action) for agent, action in actions.items()},
