@@ -171,7 +171,7 @@ def test_intervals_move_with_the_scores(strata: list[list[int]], scale: float, s
         (MINIMAL + "[variants.a]\npublished = 'much'", "published of variant a must be a finite number"),
         (MINIMAL + "[variants.a]\npublished = { tset = 1 }", "unknown key 'tset'"),
         (MINIMAL + "[variants.a]\nenv_options = 3", "env_options in variant a must be a table"),
-        (MINIMAL + "[variants.a]\nenv_options = { x = [1] }", "must be a number, true, false or text"),
+        (MINIMAL + "[variants.a]\nenv_options = { x = [[1]] }", "must be a number, true, false, text or a list"),
         (MINIMAL + "[fields]\nn_pi = 3", "unknown setting 'n_pi' in fields"),
         ("environments = [{ env = 'CartPole-v1', low = 1 }]", "low and high"),
         ("environments = [{ env = 'CartPole-v1', low = 1, high = 1 }]", "low and high"),
