@@ -22,6 +22,8 @@ from phasegrad.config import option_value
 from phasegrad.envs import make, resolve
 from phasegrad.envs.checker import random_actions
 from phasegrad.errors import ConfigError, EnvError, PhasegradWarning
+from phasegrad.studies.definition import parse_study
+from phasegrad.studies.grid import build_grid
 from phasegrad.studies.selection import parse_overrides
 
 SMALL: dict[str, Any] = {"num_envs": 2, "num_steps": 16, "num_minibatches": 2, "epochs": 1, "preset": "none", "seed": 1}
@@ -254,6 +256,12 @@ def test_options_of_a_study_are_read_alike() -> None:
     found = parse_overrides(["env.is-slippery=False", "env.map_name=8x8", "env.gravity=-5"])
     assert found == {"env_options": {"is_slippery": False, "map_name": "8x8", "gravity": -5}}
     assert option_value("") == ""
+
+
+def test_a_study_refuses_a_wrong_option_before_any_run(tmp_path: Path) -> None:
+    study = 'environments = ["CartPole-v1"]\n[variants.a]\nenv_options = { nonsense = 1 }'
+    with pytest.raises(ConfigError, match="Variant a on CartPole-v1: CartPole-v1 has no option 'nonsense'"):
+        build_grid(parse_study(study, "x"), tmp_path, {})
 
 
 def test_a_name_is_needed(capsys: pytest.CaptureFixture[str]) -> None:
