@@ -1,19 +1,5 @@
 /* Activations and LayerNorm of fully connected layers; part of a program that has one of them. */
 
-/* e^x - 1: a series near 0, where the difference would cancel. */
-ALWAYS float expm1_(float x) {
-    float near = 1.98412698e-4f;
-    near = near * x + 1.38888889e-3f;
-    near = near * x + 8.33333333e-3f;
-    near = near * x + 4.16666667e-2f;
-    near = near * x + 1.66666667e-1f;
-    near = near * x + 0.5f;
-    near = near * x + 1.0f;
-    near = near * x;
-    float size = x < 0.0f ? -x : x;
-    return size < 0.4f ? near : exp_(x) - 1.0f;
-}
-
 /* The normal distribution function, `bell` = e^(-x^2 / 2) given: to 1e-7 by Abramowitz and Stegun 7.1.26. */
 ALWAYS float normal_below_(float x, float bell) {
     float size = x < 0.0f ? -x : x;
