@@ -52,6 +52,7 @@ class Algorithm(Verbs, ABC):
     auxiliary_head: ClassVar[bool] = False  # whether the policy network carries an auxiliary value head
     second_derivatives: ClassVar[bool] = False  # whether it differentiates gradients
     divides: ClassVar[bool] = True  # whether several processes can share a run
+    move_back = moving.move_back
 
     def __init__(
         self,
@@ -219,11 +220,6 @@ class Algorithm(Verbs, ABC):
     def apply(self, settings: Mapping[str, Any]) -> None:
         self.config.settle(**settings)
         self.scalars |= {name: float(value) for name, value in settings.items() if name in self.scalars}
-
-    def move_back(self, settings: Mapping[str, Any]) -> None:
-        env = settings.get("env", self.config.env)
-        self.agent.require_source(env)
-        moving.move(self, env, settings.get("env_options", self.config.env_options))
 
     def storage_bytes(self) -> int:
         return self.experience.storage_bytes()
