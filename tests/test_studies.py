@@ -42,7 +42,7 @@ from phasegrad.studies.pages import definition_data, page_data
 from phasegrad.studies.progress import StudyDisplay, latest
 from phasegrad.studies.runner import Outcome
 from phasegrad.studies.selection import parse_overrides, parse_seeds, select
-from phasegrad.studies.table import as_markdown, build_table
+from phasegrad.studies.table import as_csv, as_markdown, build_table
 
 TINY = """
 title = "Tiny"
@@ -436,6 +436,19 @@ def test_episodes_that_were_cut_are_counted(tmp_path: Path) -> None:
     table = build_table(study, scores.score_runs(study, runs, {}, tmp_path))
     assert "8 of the episodes were cut" in as_markdown(table)
     assert table["runs"][0]["episodes_cut"] == 4
+
+
+def test_successes_have_a_column_where_they_are_told(tmp_path: Path) -> None:
+    study = parse_study(MINIMAL + "seeds = [1, 2]", "x")
+    for folder, rates in (("silent", (None, None)), ("told", (0.25, 0.75))):
+        for run, rate in zip(runs := build_grid(study, tmp_path / folder, {}), rates, strict=True):
+            told = {} if rate is None else {"success_rate": rate}
+            write_run(run, 50.0, eval={"return_mean": 50.0, "episodes": 20, "episodes_cut": 0, **told})
+        table = build_table(study, scores.score_runs(study, runs, {}, tmp_path))
+        assert ("successes" in as_markdown(table)) == (rates[0] is not None)
+    assert "| 50% |" in as_markdown(table)
+    assert [row["success_rate"] for row in table["runs"]] == [0.25, 0.75]
+    assert as_csv(table).splitlines()[0].endswith(",success_rate")
 
 
 def test_a_run_without_the_evaluation_that_scores_it_gets_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ import phasegrad as pg
 from phasegrad import envs
 from phasegrad.cli.main import main
 from phasegrad.envs.successes import as_success, success_in_batch
+from phasegrad.report.catalogue import SECTIONS
 from phasegrad.runs.metrics import read_metrics, tag
 from phasegrad.runs.state import Progress
 
@@ -193,3 +194,14 @@ def test_the_command_line_shows_the_rate(tmp_path: Path, capsys: pytest.CaptureF
     assert json.loads(capsys.readouterr().out)["success_rate"] == 0.5
     assert main(["eval", str(tmp_path / "run"), "--episodes", "40"]) == 0
     assert "success" in capsys.readouterr().out
+
+
+def test_the_report_shows_the_rate(tmp_path: Path) -> None:
+    pg.PPO(Goals, run_dir=tmp_path / "run", **SMALL).learn(128)
+    pg.PPO(Silent, run_dir=tmp_path / "silent", **SMALL).learn(128)
+    for name, told in (("run", True), ("silent", False)):
+        assert main(["report", str(tmp_path / name), "--out", str(tmp_path / f"{name}.html")]) == 0
+        page = (tmp_path / f"{name}.html").read_text()
+        assert (">successes<" in page) is told
+    drawn = {chart.title: [name for name, _ in chart.metrics] for chart in SECTIONS["Evaluation"]}
+    assert drawn["Success rate"] == ["eval_success_rate", "eval_test_success_rate", "success_rate"]

@@ -53,6 +53,7 @@ class Algorithm(Verbs, ABC):
     auxiliary_head: ClassVar[bool] = False  # whether the policy network carries an auxiliary value head
     second_derivatives: ClassVar[bool] = False  # whether it differentiates gradients
     divides: ClassVar[bool] = True  # whether several processes can share a run
+    move_back = moving.move_back
 
     def __init__(
         self,
@@ -216,9 +217,6 @@ class Algorithm(Verbs, ABC):
     def apply(self, settings: Mapping[str, Any]) -> None:
         self.config.settle(**settings)
         self.scalars |= {name: float(value) for name, value in settings.items() if name in self.scalars}
-
-    def move_back(self, settings: Mapping[str, Any]) -> None:
-        moving.move_back(self, settings)
 
     def storage_bytes(self) -> int:
         return self.experience.storage_bytes()

@@ -173,7 +173,9 @@ def _source(graph: fx.Graph, fixed: dict[fx.Node, Any]) -> tuple[str, dict[str, 
                 lines.append(f"    {node.name} = {spell(node.args[0])}[{node.args[1]}]")
                 continue
             function, arguments, keywords = _call(node)
-            scope[name := f"do_{operation_name(node)}_{getattr(node.target, '_overloadname', '')}"] = function
+            name = f"do_{operation_name(node)}_{getattr(node.target, '_overloadname', '')}"
+            while scope.setdefault(name, function) != function:
+                name += "_"  # one operation may be called in several ways
             spelt = [spell(argument) for argument in arguments]
             spelt += [f"{key}={spell(value)}" for key, value in keywords.items()]
             lines.append(f"    {node.name} = {name}({', '.join(spelt)})")
