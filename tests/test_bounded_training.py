@@ -191,26 +191,23 @@ def test_spaces_that_do_not_fit_are_refused(distribution: str, capsys: pytest.Ca
 QUICK: dict[str, dict[str, Any]] = {
     "ppo": {"num_steps": 32, "epochs": 4, "num_minibatches": 4, "learning_rate": 5e-3, "anneal_learning_rate": True},
     "ppg": {"num_steps": 32, "n_pi": 4, "e_pi": 4, "num_minibatches": 4, "e_aux": 1, "learning_rate": 5e-3},
-    "a2c": {"learning_rate": 5e-3, "entropy_coef": 0.0},
-    "vpg": {"num_steps": 32, "learning_rate": 3e-2, "value_steps": 5},
+    "a2c": {"learning_rate": 2e-3, "entropy_coef": 0.0},
+    "vpg": {"num_steps": 32, "learning_rate": 1e-2, "value_steps": 5},
     "trpo": {"num_steps": 32, "max_kl": 0.1, "value_epochs": 1},
 }
+
+
+# A Beta's spread is learnt through the network, which at the rate that suits a squashed Gaussian takes VPG twice as long.
+FASTER: dict[tuple[str, str], dict[str, Any]] = {("vpg", "beta"): {"learning_rate": 3e-2}}
 
 
 @pytest.mark.learning
 @pytest.mark.parametrize("distribution", BOUNDED)
 @pytest.mark.parametrize("name", NAMES)
 def test_identity_is_learnt(name: str, distribution: str) -> None:
-    agent = ALGORITHMS[name](
-        FACTORIES["box"],
-        seed=1,
-        num_envs=8,
-        gamma=0.5,
-        initial_std=0.5,
-        action_distribution=distribution,
-        **QUICK[name],
-    )
+    how = {**QUICK[name], **FASTER.get((name, distribution), {}), "action_distribution": distribution}
+    agent = ALGORITHMS[name](FACTORIES["box"], seed=1, num_envs=8, gamma=0.5, initial_std=0.5, **how)
     untrained = agent.evaluate(16).return_mean
-    agent.learn(16_384)
+    agent.learn(32_768 if name in ("a2c", "vpg") else 16_384)
     assert untrained < 0.8 * EPISODE, "the task must need learning"
     assert agent.evaluate(16).return_mean >= 0.9 * EPISODE
