@@ -129,7 +129,7 @@ def test_boxes_of_integers_lead_back_to_their_choices() -> None:
 
 def test_a_squashed_policy_is_cloned_and_held() -> None:
     agent = pg.PPO("Pendulum-v1", action_distribution="tanh", **SMALL, **OWN["ppo"], preset="none", total_steps=960)
-    found = agent.clone(*demonstrated(), epochs=40)
+    found = agent.clone(*demonstrated(), epochs=200, minibatch_size=32)
     assert isinstance(agent.distribution, SquashedGaussian)
     assert found.agreement > 0.9
     rows: list[dict[str, Any]] = []
@@ -189,3 +189,17 @@ def test_a_warm_up_of_the_critic_leaves_an_adaptive_rate_alone() -> None:
     assert [row["learning_rate"] for row in rows[:2]] == [0.0, 0.0]
     assert rows[2]["learning_rate"] == 1e-3
     assert rows[3]["learning_rate"] == pytest.approx(1e-3 / 1.5)
+
+
+@pytest.mark.parametrize("name", ["ppo", "ppg"])
+def test_recurrent_continuous_updates_are_replayed(name: str) -> None:
+    """One operation that a record calls in two ways, here slices with and without an end, must be called as it says."""
+    fields = {**SMALL, **OWN[name], "memory": "gru", "memory_size": 8, "sequence_length": 4, "preset": "none"}
+    agents = {}
+    for compile in ("off", "replay"):
+        agents[compile] = ALGORITHMS[name]("Pendulum-v1", compile=compile, **fields)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", PhasegradWarning)  # nothing falls back
+            agents[compile].learn(48 * 3)
+    assert {stepper.way for stepper in agents["replay"].computation.steppers} == {"traced"}
+    assert torch.equal(agents["replay"].flat.data, agents["off"].flat.data)
