@@ -78,7 +78,7 @@ def stored_actions(actions: np.ndarray, original: gym.Space, bounds: ActionBound
     distribution = bounds.distribution
     if isinstance(distribution, Product):
         raise ConfigError(f"Actions with several parts cannot be cloned, and {original} has {len(distribution.parts)}.")
-    if not isinstance(distribution, (*CHOICES, DiagonalGaussian, SquashedGaussian)):
+    if type(distribution) not in (*CHOICES, DiagonalGaussian, SquashedGaussian):  # one derived may store other numbers
         raise ConfigError(
             f"Actions of an environment cannot be turned back into samples of a {type(distribution).__name__}: clone with "
             "action_distribution gaussian or tanh."
