@@ -216,13 +216,13 @@ def largest_difference(agent: Agent, found: dict[str, np.ndarray], batch: Sample
         fine = np.logical_or.reduce([found[name] == option[name] for option in nearby])
         differences.append(0.0 if fine.all() else float("inf"))
     if "log_prob" in found:
-        wanted = agent.distribution.log_prob(params, taken).cpu().numpy()
+        own = agent.distribution.log_prob(params, taken).cpu().numpy()
         if agent.distribution.bounded and not deterministic:
             # Next to a bound the last digit of a sampled action decides the fifth of its log-probability.
             near = [agent.distribution.log_prob(params, option) for option in _options(agent, params, noise, False)]
             options = torch.stack(near).cpu().numpy()
-            wanted = np.clip(found["log_prob"], options.min(0), options.max(0))
-        differences.append(_relative(found["log_prob"][same], wanted[same]))
+            own = np.clip(found["log_prob"], options.min(0), options.max(0))
+        differences.append(_relative(found["log_prob"][same], own[same]))
     if "value" in found:
         # A value is the network's output times this deviation, and so is its rounding error.
         scale = max(1.0, agent.reward_normalizer.std)
