@@ -9,6 +9,11 @@ from typing import Any
 import torch
 
 import phasegrad as pg
+from phasegrad.runs.stopping import Stopped
+
+
+class Killed(Exception, Stopped):
+    """Raised by a callback in place of a SIGKILL: nothing is saved any more, as when a second signal ends a run at once."""
 
 
 def resumed_to_the_same_bits(agent: Any, total: int, killed_at: int, env: Any = None, **given: Any) -> Any:

@@ -14,7 +14,8 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from test_changing import SMALL, Killed, changing
+from interrupted import Killed
+from test_changing import SMALL, changing
 
 import phasegrad as pg
 from phasegrad.cli.main import main

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from interrupted import Killed
 from machine import needs_compiler
 from torch.distributions import Categorical, Independent, Normal, kl_divergence
 
@@ -25,10 +26,6 @@ ALGORITHMS: dict[str, tuple[Any, dict[str, Any]]] = {
     "ppo": (pg.PPO, {"epochs": 2}),
     "ppg": (pg.PPG, {"n_pi": 2, "e_aux": 1, "aux_minibatches": 2}),
 }
-
-
-class Killed(Exception):
-    """In place of a SIGKILL: the process would be gone."""
 
 
 def steps(env: str) -> tuple[np.ndarray, np.ndarray]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from interrupted import resumed_to_the_same_bits
+from interrupted import Killed, resumed_to_the_same_bits
 
 import phasegrad as pg
 from phasegrad.algorithms import ALGORITHMS
@@ -248,14 +248,14 @@ def test_schedules_that_a_run_does_not_ask_for_are_refused(tmp_path: Path) -> No
 
 def test_a_run_killed_before_its_first_checkpoint_asks_for_its_function(tmp_path: Path, capfd: Any) -> None:
     agent = made("ppo", tmp_path / "run", learning_rate=falling)
-    with pytest.raises(RuntimeError, match="killed"):
+    with pytest.raises(Killed):
         agent.learn(64 * 4, callback=killed)
     assert main(["resume", str(tmp_path / "run"), "--quiet"]) == 2
     assert "learning_rate custom:falling names a function that was given in Python" in capfd.readouterr().err
 
 
 def killed(row: dict[str, Any]) -> None:
-    raise RuntimeError("killed")
+    raise Killed
 
 
 # Changes while training
@@ -273,7 +273,7 @@ def changing(agent: Any, die_after: int = 0) -> Any:
         if row["iteration"] in CHANGES:
             agent.change(**CHANGES[row["iteration"]])
         if row["iteration"] == die_after:
-            raise RuntimeError("killed")
+            raise Killed
 
     return callback
 
@@ -283,7 +283,7 @@ def test_changes_to_schedules_are_remembered(tmp_path: Path, killed_after: int) 
     whole = made("ppo", tmp_path / "whole", checkpoint_every=128, learning_rate=falling)
     whole.learn(64 * 8, callback=changing(whole))
     agent = made("ppo", tmp_path / "run", checkpoint_every=128, learning_rate=falling)
-    with pytest.raises(RuntimeError, match="killed"):
+    with pytest.raises(Killed):
         agent.learn(64 * 8, callback=changing(agent, killed_after))
     resumed: Any = pg.load(tmp_path / "run", schedules={"learning_rate": falling})
     assert resumed.progress.iteration == {3: 2, 4: 2, 6: 4}[killed_after]

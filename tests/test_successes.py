@@ -9,6 +9,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+from interrupted import Killed
 
 import phasegrad as pg
 from phasegrad import envs
@@ -127,9 +128,6 @@ def test_the_rate_is_of_the_recent_episodes() -> None:
 
 
 def test_training_counts_them_and_a_resumed_run_goes_on_counting(tmp_path: Path) -> None:
-    class Killed(Exception):
-        pass
-
     def die(row: dict[str, Any]) -> None:
         if row["iteration"] == 5:
             raise Killed
