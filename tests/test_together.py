@@ -203,3 +203,10 @@ def test_recurrent_continuous_updates_are_replayed(name: str) -> None:
             agents[compile].learn(48 * 3)
     assert {stepper.way for stepper in agents["replay"].computation.steppers} == {"traced"}
     assert torch.equal(agents["replay"].flat.data, agents["off"].flat.data)
+
+
+def test_steps_of_unlike_actions_cannot_be_kept_for_cloning(tmp_path: Path) -> None:
+    agent = pg.PPO(HybridIdentityEnv, **SMALL, **OWN["ppo"])
+    with pytest.raises(ConfigError, match="whose actions have several parts.*cannot be kept"):
+        agent.evaluate(2, save_steps=tmp_path / "steps.npz")
+    assert not (tmp_path / "steps.npz").exists()

@@ -24,6 +24,11 @@ class StepsKept(Spectator):
 
     def __init__(self, agent: Agent) -> None:
         self.agent, self.actions = agent, envs.ActionAdapter(agent.spaces.original_action)
+        if self.actions.nested:
+            raise ConfigError(
+                f"The steps of an environment whose actions have several parts, {self.actions.original}, cannot be kept: "
+                "nothing could be cloned from them."
+            )
         self.running: dict[int, list[dict[str, Any]]] = {}  # steps of each environment's episode
         self.episodes: list[list[dict[str, Any]]] = []
         self._latest: dict[int, dict[str, Any]] = {}
