@@ -35,9 +35,8 @@ EXAMPLES = {
         "phasegrad clone ppo --env Hopper-v5 --data minari:mujoco/hopper/expert-v0 --total-steps 1e6 --leash 0.3",
     ),
     "eval": (
-        "phasegrad eval runs/cartpole --episodes 20 --deterministic",
-        "phasegrad eval runs/coinrun --levels test --json",
         "phasegrad eval runs/lander --episodes 20 --deterministic --save-steps demo.npz",
+        "phasegrad eval runs/coinrun --levels test --json",
     ),
     "plot": (
         "phasegrad plot runs/cartpole --out curve.png",
