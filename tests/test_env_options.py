@@ -20,7 +20,7 @@ from phasegrad.cli.main import main
 from phasegrad.cli.parsing import split_env_options
 from phasegrad.config import option_value
 from phasegrad.envs import make, resolve
-from phasegrad.envs.checker import random_actions
+from phasegrad.envs.actions import random_actions
 from phasegrad.errors import ConfigError, EnvError, PhasegradWarning
 from phasegrad.studies.definition import parse_study
 from phasegrad.studies.grid import build_grid
@@ -88,7 +88,7 @@ def test_the_option_has_an_effect(env_id: str, options: dict[str, Any]) -> None:
         found = [env.reset()[0]]
         flags = []
         for _ in range(120):
-            step = env.step(random_actions(env, random, None))
+            step = env.step(random_actions(env.action_space, env.num_envs, random, None))
             found.append(step.observation)
             flags.append((step.reward.tolist(), step.truncated.tolist(), step.terminated.tolist()))
         env.close()
