@@ -207,6 +207,6 @@ def test_recurrent_continuous_updates_are_replayed(name: str) -> None:
 
 def test_steps_of_unlike_actions_cannot_be_kept_for_cloning(tmp_path: Path) -> None:
     agent = pg.PPO(HybridIdentityEnv, **SMALL, **OWN["ppo"])
-    with pytest.raises(ConfigError, match="whose actions have several parts.*cannot be kept"):
+    with pytest.raises(ConfigError, match=r"whose actions have several parts.*cannot be kept"):
         agent.evaluate(2, save_steps=tmp_path / "steps.npz")
     assert not (tmp_path / "steps.npz").exists()
