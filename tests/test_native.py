@@ -266,7 +266,7 @@ CALLS: dict[str, list[Call]] = {
     ],
     "native_layer_norm_backward": [
         lambda x, y, mask, at, part=part: OPS.native_layer_norm_backward(
-            x, y, [3], y.mean(1, keepdim=True), (y.var(1, keepdim=True) + 1).rsqrt(), x[0], x[1], [True] * 3
+            x, y, [3], y.mean(1, keepdim=True), 1 / ((y * y).mean(1, keepdim=True) + 1).sqrt(), x[0], x[1], [True] * 3
         )[part] for part in range(3)
     ],
     "view": as_each(lambda x, dtype: OPS.view(x, [12] if dtype.itemsize == x.dtype.itemsize else dtype)),
