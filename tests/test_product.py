@@ -186,7 +186,7 @@ def test_a_named_distribution_is_that_of_the_boxes(monkeypatch: pytest.MonkeyPat
     assert isinstance(product, Product)
     assert [type(part) for part in product.parts.values()] == [Categorical, Flipped, Product]
     assert [type(part) for part in distribution_for(space).parts.values()] == [Categorical, DiagonalGaussian, Product]  # type: ignore[attr-defined]
-    with pytest.raises(ConfigError, match="must be one of auto, gaussian, flipped, not 'fliped'"):
+    with pytest.raises(ConfigError, match="must be one of auto, gaussian, tanh, beta, flipped, not 'fliped'"):
         distribution_for(space, "fliped")
     only: gym.Space = spaces.Dict({"a": spaces.Discrete(3)})
     with pytest.raises(ConfigError, match="gaussian needs a Box action space"):
