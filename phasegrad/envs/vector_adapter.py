@@ -70,17 +70,23 @@ def in_processes(
         ActionAdapter(sample.action_space)
     finally:
         sample.close()
-    workers = AsyncVectorEnv(
-        [partial(_guarded, factory, i, seed) for i, (factory, seed) in enumerate(zip(factories, seeds, strict=True))],
-        shared_memory=True,
-        copy=False,
-        autoreset_mode=AutoresetMode.SAME_STEP,
-    )
+    makers = [
+        partial(_guarded, factory, i, seed) for i, (factory, seed) in enumerate(zip(factories, seeds, strict=True))
+    ]
+    try:
+        workers = _workers(makers)
+    except (EOFError, ConnectionError):  # a process with many threads may be forked in a bad moment: once more
+        workers = _workers(makers)
     try:
         return ProcessVectorEnv(workers, seeds, render, timeout)
     except EnvError:
         end_workers(workers)
         raise
+
+
+def _workers(makers: Sequence[EnvFactory]) -> AsyncVectorEnv:
+    mode = AutoresetMode.SAME_STEP
+    return AsyncVectorEnv(list(makers), shared_memory=True, copy=False, autoreset_mode=mode)
 
 
 def _guarded(factory: EnvFactory, index: int, seed: int) -> gym.Env:
