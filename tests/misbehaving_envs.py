@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import signal
 import time
@@ -87,3 +88,13 @@ class ChangedSpaces(Misbehaving):
 class Dying(Misbehaving):
     def misbehave(self, observation: Any) -> Any:
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Collecting(Misbehaving):
+    """Has Python's garbage collected, as any environment may at any moment."""
+
+    at = 3
+
+    def misbehave(self, observation: Any) -> Any:
+        gc.collect()
+        return observation, 1.0, False, False, {}

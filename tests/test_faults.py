@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import json
 import os
 import shutil
@@ -13,10 +14,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium as gym
 import misbehaving_envs as bad
+import numpy as np
 import pytest
 import safetensors.torch
 import torch
@@ -26,6 +29,7 @@ import phasegrad as pg
 from phasegrad.algorithms.base import Algorithm
 from phasegrad.cli.main import main
 from phasegrad.compute.plain import PlainSteps
+from phasegrad.envs import make
 from phasegrad.errors import EnvError, NonFiniteError, PhasegradWarning, RunError
 from phasegrad.runs import checkpoint, files, session, stopping
 from phasegrad.runs.directory import RunDirectory
@@ -547,6 +551,24 @@ def test_a_misbehaving_worker_is_named_and_none_stays(kind: type[gym.Env], said:
         agent.learn(512)
     assert "The last good checkpoint is that of step 64" in sentence(error.value)
     assert not any(worker.is_alive() for worker in workers)
+
+
+def test_a_worker_leaves_alone_what_its_parent_dropped() -> None:
+    gc.collect()
+    gc.disable()  # the native environment below is to be garbage when the workers are forked
+    try:
+        dropped = SimpleNamespace(env=make("HalfCheetah-v5", num_envs=2, seeds=[0, 1]))
+        dropped.itself = dropped
+        dropped.env.reset()
+        del dropped
+        env = make(bad.Collecting, num_envs=2, seeds=[0, 1], vectorization="async")
+        for _ in range(5):
+            step = env.step(np.zeros(2, np.int64))
+        assert step.reward.tolist() == [1.0, 1.0]
+        env.close()
+        assert not gc.isenabled()  # as it was
+    finally:
+        gc.enable()
 
 
 def test_workers_do_not_outlive_a_killed_run(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ from phasegrad.envs.gymnasium_backend import (
 )
 from phasegrad.envs.spaces import ACTION_MASK, ObservationAdapter, fits_dtype
 from phasegrad.envs.successes import success_in_batch
-from phasegrad.envs.watching import StepTimeout, end_with_parent, end_workers, time_limit, unanswering
+from phasegrad.envs.watching import StepTimeout, end_with_parent, end_workers, forking, time_limit, unanswering
 from phasegrad.errors import EnvError
 
 _FINAL_KEYS = ("final_obs", "final_observation")  # the second is the name before gymnasium 1.1
@@ -73,20 +73,14 @@ def in_processes(
     makers = [
         partial(_guarded, factory, i, seed) for i, (factory, seed) in enumerate(zip(factories, seeds, strict=True))
     ]
-    try:
-        workers = _workers(makers)
-    except (EOFError, ConnectionError):  # a process with many threads may be forked in a bad moment: once more
-        workers = _workers(makers)
+    with forking():
+        mode = AutoresetMode.SAME_STEP
+        workers = AsyncVectorEnv(makers, shared_memory=True, copy=False, autoreset_mode=mode)
     try:
         return ProcessVectorEnv(workers, seeds, render, timeout)
     except EnvError:
         end_workers(workers)
         raise
-
-
-def _workers(makers: Sequence[EnvFactory]) -> AsyncVectorEnv:
-    mode = AutoresetMode.SAME_STEP
-    return AsyncVectorEnv(list(makers), shared_memory=True, copy=False, autoreset_mode=mode)
 
 
 def _guarded(factory: EnvFactory, index: int, seed: int) -> gym.Env:

@@ -6,9 +6,11 @@ Nothing here knows what an environment does.
 from __future__ import annotations
 
 import contextlib
+import gc
 import signal
 import threading
 import time
+from collections.abc import Iterator
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -50,8 +52,26 @@ def time_limit(seconds: float | None) -> contextlib.AbstractContextManager[None]
     return contextlib.nullcontext() if seconds is None else Alarm(seconds)
 
 
+@contextlib.contextmanager
+def forking() -> Iterator[None]:
+    """While worker processes are forked: no garbage is collected, so that none is in a worker before it is set apart.
+
+    What the run has dropped but not yet collected, such as a native environment with its threads, is in a fork as well,
+    where its threads are not: to end it there is a segmentation fault. `end_with_parent` sets it apart for good.
+    """
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
+
+
 def end_with_parent() -> None:
     """Have the kernel end this worker process when the one that started it ends, by whatever signal."""
+    gc.freeze()
+    gc.enable()
     signal.signal(
         signal.SIGINT, signal.SIG_IGN
     )  # Ctrl-C in a terminal reaches workers too: stopping is the parent's task
