@@ -97,7 +97,7 @@ def require_tasks(names: Sequence[str]) -> None:
 def read_recorded(option: str, path: str) -> dict[str, Any]:
     """What an earlier `--out` wrote."""
     try:
-        found = read_json(as_path(path))
+        found = read_json(as_path(path), links=True)
     except FileNotFoundError:
         raise ConfigError(
             f"{option} {path}: there is no such file; `phasegrad bench --out {path}` writes one."

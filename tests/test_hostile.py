@@ -231,7 +231,7 @@ def test_segments_that_lead_elsewhere_or_claim_too_much(run: Path, tmp_path: Pat
     (tmp_path / "elsewhere").write_bytes(content)
     link.symlink_to(tmp_path / "elsewhere")
     edit_state(folder, lambda s: s["extra"].update(carried=saved["extra"]["carried"]))
-    with pytest.raises(RunError, match="is missing"), pytest.warns(PhasegradWarning):
+    with pytest.raises(RunError, match="is a link, not a file"), pytest.warns(PhasegradWarning):
         pg.load(run).learn()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,6 +18,7 @@ from phasegrad.compute.devices import pick_device
 from phasegrad.config import Config, coerce_fields, documented_fields, make_config, short
 from phasegrad.envs.spaces import flatten
 from phasegrad.errors import ConfigError, DamagedError, PhasegradError, PhasegradWarning, RunError, nearest
+from phasegrad.machine.memory import available_bytes
 from phasegrad.machine.paths import as_path
 from phasegrad.models import build_model
 from phasegrad.runs.carried import carried_by, carried_limit
@@ -29,6 +31,8 @@ from phasegrad.runs.replacing import STATE, TENSORS, current
 from phasegrad.schedules import CUSTOM, POINTS, FunctionSchedule, LostFunction, Scheduled
 from phasegrad.versions import versions
 
+MOST_COPIES = 16  # of a model's parameters in a checkpoint: optimisers' moments, averages, a cloned policy
+ROOM_BESIDE = 1 << 26
 OLDER = {"images": "uint8"}  # what files mean that were written before there was a setting
 
 
@@ -72,7 +76,7 @@ def load(
     path, given = as_path(path), Given(env, encoder, device, dict(schedules or {}))
     if not path.exists():
         raise RunError(f"{path} does not exist.")
-    if (path / STATE).exists() or not (path / CONFIG).exists():
+    if os.path.lexists(path / STATE) or not os.path.lexists(path / CONFIG):
         agent = _from_checkpoint(path, given)
     else:
         agent = _from_run(RunDirectory(path), given, checkpoint)
@@ -217,13 +221,18 @@ def _build(folder: Path, state: dict[str, Any], given: Given) -> Algorithm:
     require_same_functions(folder, config, state.get("schedules", {}))
     spaces = saved_spaces(state)
     file = current(folder / TENSORS, state.get("sha256"))
-    require_checksum(file, state.get("sha256"))
-    cloned = any(name.startswith(LEASH) for name in checked_header(file))
+    header, most = checked_header(file), available_bytes() or 1 << 63
+    claimed: dict[str, torch.Tensor] = {}
     if given.encoder is None:  # a network of the claimed size, without memory: the file must hold one like it
         with torch.device("meta"):
             flat = flatten(spaces.observation)
             model = build_model(flat, spaces.action, config, algorithm.auxiliary_head, algorithm.model_class)
-        require_fit(file, {f"model.{name}": tensor for name, tensor in model.state_dict().items()}, "model.")
+        claimed = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
+        most = MOST_COPIES * sum(tensor.nbytes for tensor in claimed.values()) + ROOM_BESIDE
+    require_checksum(file, state.get("sha256"), most)
+    cloned = any(name.startswith(LEASH) for name in header)
+    if claimed:
+        require_fit(file, header, claimed, "model.")
     agent = algorithm(given.env, config=config, spaces=spaces)
     if cloned:
         agent.leash.take()

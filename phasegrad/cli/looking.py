@@ -28,7 +28,8 @@ def run_report(options: argparse.Namespace) -> int:
     from phasegrad.report import write_report
 
     default = as_path(options.dir[0]) / "report.html" if len(options.dir) == 1 else Path("report.html")
-    path = write_report(options.dir, default if options.out is None else options.out, title=options.title)
+    given = options.out is not None
+    path = write_report(options.dir, options.out if given else default, title=options.title, links=given)
     print(f"wrote {path}: open it in a browser")
     return 0
 
@@ -81,10 +82,11 @@ def run_presets(options: argparse.Namespace) -> int:
 def run_bench(options: argparse.Namespace) -> int:
     from phasegrad.bench import TASKS, bench, fallen_behind, read_recorded, require_tasks, table
     from phasegrad.cli.bench_display import BenchProgress, terminal_table
+    from phasegrad.runs.below import named_output
     from phasegrad.runs.files import write_json
 
     recorded = read_recorded("--check", options.check) if options.check else {}
-    out = as_path(options.out) if options.out else None
+    out = named_output(as_path(options.out), "--out") if options.out else None
     if out is not None and out.exists():
         read_recorded("--out", options.out)  # anything else is not ours to replace
     seconds = coerced("seconds", options.seconds, float, 0.1)

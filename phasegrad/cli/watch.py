@@ -16,6 +16,7 @@ from phasegrad.machine.memory import resident_bytes
 from phasegrad.machine.orphans import is_running
 from phasegrad.machine.paths import as_path
 from phasegrad.phases import SETTINGS, phase_schedule
+from phasegrad.runs.below import read_start
 from phasegrad.runs.ending import summary_line
 from phasegrad.runs.files import read_json_object
 from phasegrad.runs.formats import duration, printable
@@ -82,7 +83,7 @@ class Watched:
     def owner(self) -> int:
         """The process that trains it, as far as its lock says; 0 for none."""
         try:
-            return max(int((self.path / LOCK).read_text()[:20]), 0)
+            return max(int(read_start(self.path / LOCK, 20)), 0)
         except (OSError, ValueError):
             return 0
 

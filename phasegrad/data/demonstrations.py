@@ -9,7 +9,7 @@ import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import torch
@@ -22,7 +22,9 @@ from phasegrad.distributions import Bernoulli
 from phasegrad.envs.actions import ActionAdapter
 from phasegrad.envs.spaces import ACTION_MASK, CHOICES, Leaf, ObservationAdapter, fits_dtype, follow, outside_choices
 from phasegrad.errors import ConfigError, EnvError, nearest
+from phasegrad.machine.memory import available_bytes, gigabytes
 from phasegrad.machine.paths import as_path
+from phasegrad.machine.regular_files import NotRegularError, open_regular
 from phasegrad.tree import tree_map
 
 MINARI = "minari:"  # before the id or the path of a data set
@@ -99,10 +101,24 @@ def read_steps(source: Any) -> Steps:
 
 def steps_of_npz(path: Path) -> Steps:
     """The arrays `observations` (or observations.KEY of a Dict), `actions`, and what else there is of `KEYS`."""
-    if not path.is_file():
-        raise ConfigError(f"{path} does not exist: give an .npz of a demonstrator's steps, or minari:ID.")
     try:
-        file = np.load(path, allow_pickle=False)
+        opened = open(open_regular(path), "rb")  # noqa: SIM115 - closed below
+    except NotRegularError as error:
+        raise ConfigError(
+            f"{path} {str(error.strerror).removeprefix('it ')}: give an .npz of a demonstrator's steps."
+        ) from None
+    except (FileNotFoundError, NotADirectoryError):
+        raise ConfigError(f"{path} does not exist: give an .npz of a demonstrator's steps, or minari:ID.") from None
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror or error}.") from None
+    with opened:
+        return _steps_in(opened, path)
+
+
+def _steps_in(opened: BinaryIO, path: Path) -> Steps:
+    try:
+        _require_memory(opened)
+        file = np.load(opened, allow_pickle=False)
         if isinstance(file, np.ndarray):
             raise ConfigError(f"{path} is not an .npz: write one with np.savez(path, observations=..., actions=...).")
         with file:
@@ -130,6 +146,18 @@ def steps_of_npz(path: Path) -> Steps:
         if not found and name not in arrays:
             raise ConfigError(f"{path} has no entry {name!r}: it needs observations and actions, with a row a step.")
     return Steps(observations, **{name: arrays[name] for name in KEYS[1:] if name in arrays}, source=str(path))
+
+
+def _require_memory(opened: BinaryIO) -> None:
+    """Refuse arrays that are larger than the memory which is free: a small file can unpack to any size."""
+    free = available_bytes()
+    if free is not None and zipfile.is_zipfile(opened):
+        opened.seek(0)
+        with zipfile.ZipFile(opened) as archive:
+            size = sum(entry.file_size for entry in archive.infolist())
+        if size > free:
+            raise ValueError(f"it unpacks to {gigabytes(size)}, and only {gigabytes(free)} of memory are free")
+    opened.seek(0)
 
 
 def open_minari(name: str) -> Any:

@@ -37,6 +37,7 @@ from phasegrad.export.parity import (
     real_samples,
 )
 from phasegrad.machine.paths import as_path
+from phasegrad.runs.below import named_output
 from phasegrad.runs.files import replacing_file
 from phasegrad.versions import versions
 
@@ -219,6 +220,7 @@ def export_onnx(
     path = as_path(path)
     if path.is_dir():
         raise RunError(f"{path} is a directory: name a file, such as {path / 'policy.onnx'}.")
+    path = named_output(path)
     if path.exists() and path.suffix != ".onnx":
         raise RunError(f"{path} exists and is no .onnx file: name another file, or move it away.")
     if agent.agent.model.stacking is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,20 +12,25 @@ from phasegrad.machine.paths import as_path
 __all__ = ["write_report"]
 
 
-def write_report(run_dirs: Sequence[str | Path], out: str | Path, title: str | None = None) -> Path:
+def write_report(
+    run_dirs: Sequence[str | Path], out: str | Path, title: str | None = None, *, links: bool = True
+) -> Path:
     """Write the page on the runs in (or below) `run_dirs` to the file `out`; runs without metrics are named on it.
 
-    Raises RunError where no run can be read or the file cannot be written.
+    Where `out` is a link, the file that it leads to is written; not `links`: it is refused. Raises RunError where no run can be read or the file cannot be written.
     """
     from phasegrad.report.collect import read_runs
     from phasegrad.report.page import render
+    from phasegrad.runs.below import named_output
     from phasegrad.runs.files import replace_synced
     from phasegrad.runs.reading import is_report
 
     path = as_path(out)
     if path.is_dir():
         raise RunError(f"--out {path} is a directory: name an HTML file, such as {path / 'report.html'}.")
-    if path.exists() and not is_report(path):
+    if links:
+        path = named_output(path, "--out")
+    if os.path.lexists(path) and not is_report(path):
         raise RunError(f"--out {path} exists and is not a report: name another file, or move it away.")
     runs, problems = read_runs(run_dirs)
     page = render(runs, problems, title)

@@ -14,7 +14,8 @@ from phasegrad.machine.paths import as_path
 from phasegrad.report.collect import read_runs
 from phasegrad.report.grouping import group_runs
 from phasegrad.report.lines import HEAD, SCORE, TEST_SCORE, TRAINING, Line, as_table, lines_of
-from phasegrad.runs.files import write_atomically
+from phasegrad.runs.below import named_output, read_named
+from phasegrad.runs.files import replacing_file, write_atomically
 
 TRAINING_LABEL = "training episodes, sampled actions, last 100"
 STAND_IN = "training return, last 100 episodes"  # where nothing was evaluated
@@ -36,10 +37,11 @@ def plot_runs(
     each run that could not be read.
     """
     out = as_path(out)
+    if not out.is_dir():  # which is told apart
+        out = named_output(out, "--out")
     only_table = out.suffix.lower() == ".csv"
     tables = [path for path in (out if only_table else None, None if table is None else as_path(table)) if path]
-    for path in tables:
-        _require_table(path)
+    tables = [_require_table(path) for path in tables]
     if not only_table:
         _require_picture(out)
     runs, problems = read_runs(paths)
@@ -60,16 +62,16 @@ def _require_picture(out: Path) -> None:
         raise RunError(f"--out {out} is no picture: name a file such as {out.with_suffix('.png')}.")
 
 
-def _require_table(path: Path) -> None:
-    """Refuse a file that is no table of curves."""
+def _require_table(path: Path) -> Path:
+    """Where a table is written; refuses a file that is no table of curves."""
     if path.suffix.lower() != ".csv":
         raise RunError(f"--csv {path} is no .csv file: name one such as {path.with_suffix('.csv')}.")
     if path.is_dir():
         raise RunError(f"{path} is a directory: name a .csv file.")
-    if path.exists():
-        with open(path, "rb") as file:
-            if file.read(200).split(b"\n")[0].strip() not in (b"", ",".join(HEAD).encode()):
-                raise RunError(f"{path} exists and is no table of curves: name another file.")
+    path = named_output(path)
+    if path.exists() and read_named(path, 200).split(b"\n")[0].strip() not in (b"", ",".join(HEAD).encode()):
+        raise RunError(f"{path} exists and is no table of curves: name another file.")
+    return path
 
 
 def _write_table(lines: Sequence[Line], path: Path) -> None:
@@ -115,7 +117,8 @@ def _draw(lines: Sequence[Line], out: Path, title: str | None, smooth: float) ->
         if title:
             axes.set_title(title)
         out.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(out)
+        with replacing_file(out) as unfinished:
+            figure.savefig(unfinished, format=out.suffix.lstrip(".").lower())
     except OSError as error:
         raise RunError(f"--out {out} cannot be written: {error.strerror or error}.") from None
     finally:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from phasegrad.report.collect import RecordedRun, text
 from phasegrad.report.tables import number
+from phasegrad.runs.below import VIDEOS, names_in, read_start
 from phasegrad.runs.files import read_json_object
 from phasegrad.runs.reading import number_or_none
 
@@ -25,20 +26,24 @@ RETURNS_LISTED = 4
 
 def newest_videos(run: RecordedRun) -> list[Path]:
     """The run's films, the newest first, each once; links out of the folder and files of another kind are left out."""
-    folder = run.path / "videos"
-    if folder.is_symlink() or not folder.is_dir():
+    folder = run.path / VIDEOS
+    try:
+        names = names_in(run.path, VIDEOS)
+    except OSError:
         return []
     films: dict[str, Path] = {}
     for kind in KINDS:
-        for file in folder.glob(f"*{kind}"):
-            if file.is_file() and not file.is_symlink() and _is_what_it_says(file):
+        for file in (folder / name for name in names if name.endswith(kind)):
+            if _is_what_it_says(file):
                 films.setdefault(file.stem, file)
     return sorted(films.values(), key=lambda file: (-file.stat().st_mtime, file.name))
 
 
 def _is_what_it_says(file: Path) -> bool:
-    with open(file, "rb") as opened:
-        start = opened.read(12)
+    try:
+        start = read_start(file, 12)
+    except OSError:
+        return False
     if file.suffix == ".mp4":
         return start[4:8] == b"ftyp"
     return start[:4] == b"GIF8" if file.suffix == ".gif" else start[:4] == b"RIFF" and start[8:12] == b"WEBP"
@@ -47,7 +52,7 @@ def _is_what_it_says(file: Path) -> bool:
 def caption(run: RecordedRun, file: Path) -> str:
     """Whose film it is: seed, step and return, from the note beside the file or from its name."""
     beside = file.with_suffix(".json")
-    note = {} if beside.is_symlink() else read_json_object(beside, MOST_NOTE_BYTES)
+    note = read_json_object(beside, MOST_NOTE_BYTES)
     algorithm, env = note.get("algorithm", run.algorithm), note.get("env", run.env)
     words = f"{text(algorithm).upper()} on {text(env)}, seed {text(note.get('seed', run.seed))}"
     step, named = number_or_none(note.get("step")), NAMED_STEP.fullmatch(file.stem)
@@ -88,17 +93,21 @@ def video_figures(runs: Sequence[RecordedRun], bytes_left: int) -> str:
             if index or size > bytes_left:
                 named.append(f"{run.name}: {file.name}")
                 continue
+            try:
+                content = read_start(file, bytes_left)
+            except OSError:
+                continue
             bytes_left -= size
-            shown.append(_figure(file, caption(run, file)))
+            shown.append(_figure(file, content, caption(run, file)))
     if not shown and not named:
         return ""
     rest = f'<p class="quiet">Not inside this page: {escape(text(", ".join(named)))}.</p>' if named else ""
     return f'<div class="videos">{"".join(shown)}</div>{rest}'
 
 
-def _figure(file: Path, words: str) -> str:
+def _figure(file: Path, content: bytes, words: str) -> str:
     kind = KINDS[file.suffix]
-    source = f"data:{kind};base64,{base64.b64encode(file.read_bytes()).decode()}"
+    source = f"data:{kind};base64,{base64.b64encode(content).decode()}"
     label = escape(words)
     film = f'<img alt="{label}" src="{source}">'
     if kind.startswith("video"):

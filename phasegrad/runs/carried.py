@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -47,8 +48,10 @@ def carried_by(state: dict[str, Any], checkpoint: Path) -> dict[str, Any] | None
         or not isinstance(carried.get("state"), dict)
     ):
         raise DamagedError(f"{checkpoint / STATE} is damaged: what it says of segments is no list.")
-    inside = checkpoint / SEGMENTS  # of a saved agent; a checkpoint's are beside it, shared with others
-    return {**carried, "store": PieceStore(checkpoint if inside.is_dir() else checkpoint.parents[1])}
+    is_inside = os.path.lexists(
+        checkpoint / SEGMENTS
+    )  # of a saved agent; a checkpoint's are beside it, shared with others
+    return {**carried, "store": PieceStore(checkpoint if is_inside else checkpoint.parents[1])}
 
 
 def carried_limit(trainer: Trainer) -> int:

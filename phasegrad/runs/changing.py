@@ -14,6 +14,7 @@ from typing import Any
 
 from phasegrad.config import coerce_fields, live_fields
 from phasegrad.errors import ConfigError, DamagedError, RunError, nearest
+from phasegrad.runs.below import open_own
 from phasegrad.runs.continuing import ENVIRONMENT
 from phasegrad.runs.contract import Trainer
 from phasegrad.runs.files import read_limited, replace_synced, writing
@@ -92,8 +93,6 @@ class ChangesFile:
         """Those in the file, in their order; a last line that a kill has cut was never in force."""
         if not os.path.lexists(self.path):
             return []
-        if self.path.is_symlink() or not self.path.is_file():
-            raise RunError(f"{self.path} is not a plain file, as a run writes it: move it away, then resume the run.")
         *lines, rest = read_limited(self.path, MOST_BYTES).split(b"\n")
         self.is_cut = bool(rest)
         try:
@@ -123,7 +122,7 @@ class ChangesFile:
         if made in self.recorded:
             return
         self.recorded.append(made)
-        with writing(self.path), open(self.path, "ab") as file:
+        with writing(self.path), open(open_own(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab") as file:
             file.write((json.dumps(made.to_json()) + "\n").encode())
             file.flush()
             os.fsync(file.fileno())

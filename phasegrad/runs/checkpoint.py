@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -30,7 +31,7 @@ from phasegrad.runs.changing import change_from_json
 from phasegrad.runs.contract import Trainer
 from phasegrad.runs.files import checked_header, read_json, read_limited, replace_synced, write_synced, writing
 from phasegrad.runs.pieces import Pieces, PieceStore
-from phasegrad.runs.replacing import LEG, STATE, TENSORS, appearing, current, replacing, staged
+from phasegrad.runs.replacing import LEG, STATE, TENSORS, appearing, current, is_save_place, replacing, staged
 from phasegrad.runs.spaces import space_from_json, space_to_json
 from phasegrad.runs.state import EvaluationRecord
 from phasegrad.schedules import Schedule
@@ -40,6 +41,7 @@ from phasegrad.versions import versions
 FORMAT = 2
 FORMATS_READ = (1, 2)
 ROOM_FOR_HEADER = 1 << 20
+Header = Mapping[str, tuple[str, tuple[int, ...]]]
 DTYPES = {
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I64": torch.int64,
     "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool,
@@ -63,7 +65,8 @@ def write_checkpoint(
     state = {**state_of(trainer), "extra": dict(extra or {})}
     state["leg"] = {**legs["state"], "sha256": hashlib.sha256(files[LEG]).hexdigest()}
     state["sha256"] = hashlib.sha256(files[TENSORS]).hexdigest()
-    inside = path.is_dir()
+    with writing(path):
+        inside = is_save_place(path)
     with writing(path), replacing(path) if inside else appearing(path) as folder:
         if pieces and trainer.carries is not None:
             carried = {"files": PieceStore(folder, stage=inside).write(pieces), "state": trainer.carries.state()}
@@ -147,7 +150,7 @@ def read_state(path: Path) -> dict[str, Any]:
     try:
         state = read_json(path / STATE)
     except FileNotFoundError:
-        if (path / TENSORS).exists():
+        if os.path.lexists(path / TENSORS):
             raise DamagedError(f"{path} is damaged: it has no {STATE}.") from None
         raise RunError(f"{path} is not a checkpoint or saved agent: it has no {STATE}.") from None
     if not isinstance(state, dict) or state.get("format") not in FORMATS_READ:
@@ -158,10 +161,10 @@ def read_state(path: Path) -> dict[str, Any]:
     return state
 
 
-def require_fit(file: Path, wanted: Mapping[str, Tensor], prefix: str = "") -> None:
-    """Refuse a checkpoint whose tensors, by the file's header, are not `wanted` in name, shape and type."""
+def require_fit(file: Path, found: Header, wanted: Mapping[str, Tensor], prefix: str = "") -> None:
+    """Refuse a checkpoint whose tensors, by what its file's header was `found` to say, are not `wanted` in name, shape and type."""
     path = file.parent
-    header = {name: entry for name, entry in checked_header(file).items() if name.startswith(prefix)}
+    header = {name: entry for name, entry in found.items() if name.startswith(prefix)}
     if set(wanted) != set(header):
         odd = sorted(set(wanted) ^ set(header))[0]
         raise RunError(f"{path} does not fit this agent: tensor {odd[:80]!r} is in only one of them.")
@@ -179,7 +182,7 @@ def restore(trainer: Trainer, path: Path, state: Mapping[str, Any]) -> None:
     payload = read_limited(file, most)
     if hashlib.sha256(payload).hexdigest() != state.get("sha256"):
         raise DamagedError(f"{file} is damaged: its checksum does not match.")
-    require_fit(file, mine)
+    require_fit(file, checked_header(file, payload), mine)
     fill(trainer, _tensors(file, payload), state, path / STATE)
     leg = state.get("leg")
     if leg is not None:
@@ -232,7 +235,7 @@ def _leg_tensors(trainer: Trainer, file: Path, leg: Mapping[str, Any]) -> dict[s
     payload = read_limited(file, now * row + 32 * config.num_envs + carried_bytes + ROOM_FOR_HEADER)
     if hashlib.sha256(payload).hexdigest() != leg.get("sha256"):
         raise DamagedError(f"{file} is damaged: its checksum does not match.")
-    checked_header(file)
+    checked_header(file, payload)
     return _tensors(file, payload)
 
 

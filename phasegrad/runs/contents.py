@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
+import stat
 from pathlib import Path
 
 from phasegrad.errors import PhasegradError, RunError
+from phasegrad.machine.regular_files import kind
+from phasegrad.runs.below import CHECKPOINTS as CHECKPOINTS
+from phasegrad.runs.below import VIDEOS, mode_of, names_in, remove_empty_in, remove_file, require_folders
 from phasegrad.runs.changing import CHANGES
 from phasegrad.runs.files import intended_name, read_json
 from phasegrad.runs.metrics import EVENTS, TENSORBOARD
@@ -15,7 +18,6 @@ from phasegrad.runs.replacing import SEGMENT, SEGMENTS, is_unfinished, remove_sa
 from phasegrad.runs.steps import STEPS
 from phasegrad.runs.tracking import ID_FILE, OLD_ID_FILE
 
-CHECKPOINTS, VIDEOS = "checkpoints", "videos"
 BAD_BATCH, LAUNCH = "bad-batch.safetensors", ".launch"
 LEVELS = "levels.json"  # of a study's run
 CHECKPOINT = re.compile(r"step-([0-9]{12,18})")
@@ -31,6 +33,8 @@ IN_FOLDERS = {
     ),
     STEPS: re.compile(r"step-[0-9]{12,18}\.npz"),
 }
+
+FOLDERS = (*IN_FOLDERS, CHECKPOINTS)
 
 
 def is_stray(name: str) -> bool:
@@ -63,31 +67,35 @@ def require_own_run(folder: Path, way_out: str) -> None:
 
 def remove_run(folder: Path) -> None:
     """Remove what a run wrote, but for its config, which the next one replaces: until then the folder is a run's."""
-    for entry in entries(folder / CHECKPOINTS):
-        name = intended_name(entry.name) or entry.name
+    for entry in names_in(folder, CHECKPOINTS):
+        name = intended_name(entry) or entry
         if CHECKPOINT.fullmatch(name) or DAMAGED.fullmatch(name):
-            remove_save(entry)
-    for name, pattern in IN_FOLDERS.items():
-        for entry in entries(folder / name):
-            if pattern.fullmatch(entry.name) or (name == SEGMENTS and is_unfinished(entry.name, top=False)):
-                _unlink(entry)
-    for name in (*IN_FOLDERS, CHECKPOINTS):
-        with contextlib.suppress(OSError):  # not there, a link, or something of the user's is in it
-            (folder / name).rmdir()
-    for entry in list(folder.iterdir()):
-        if (
-            (entry.name in FILES and entry.name != CONFIG)
-            or is_stray(entry.name)
-            or (entry.name == REPORT and is_report(entry))
-        ):
-            _unlink(entry)
-
-
-def entries(folder: Path) -> list[Path]:
-    """What is in a folder of the run; nothing where it is missing, or a link to somewhere else."""
-    return [] if folder.is_symlink() or not folder.is_dir() else list(folder.iterdir())
+            remove_save(folder / CHECKPOINTS / entry)
+    for place, pattern in IN_FOLDERS.items():
+        for entry in names_in(folder, place):
+            if pattern.fullmatch(entry) or (place == SEGMENTS and is_unfinished(entry, top=False)):
+                _unlink(folder / place / entry)
+    for place in FOLDERS:
+        remove_empty_in(folder, place)
+    for entry in names_in(folder):
+        if (entry in FILES and entry != CONFIG) or is_stray(entry) or (entry == REPORT and is_report(folder / entry)):
+            _unlink(folder / entry)
 
 
 def _unlink(path: Path) -> None:
-    if path.is_symlink() or path.is_file():
-        path.unlink(missing_ok=True)
+    """Remove a file, or a link itself; what is neither, no run wrote."""
+    mode = mode_of(path) or 0
+    if stat.S_ISREG(mode) or stat.S_ISLNK(mode):
+        remove_file(path)
+
+
+def require_plain(folder: Path, links: bool) -> None:
+    """Refuse a directory in which a link, a pipe or a device has the name of a run's file or folder: nothing is written then.
+
+    `links`: links in the place of files are allowed, since the run is replaced, and they go with it, alone.
+    """
+    require_folders(folder, *FOLDERS)
+    for name in FILES:
+        mode = mode_of(folder / name)
+        if mode is not None and not stat.S_ISREG(mode) and not (links and stat.S_ISLNK(mode)):
+            raise RunError(f"{folder / name} is {kind(mode)}, not a file: move it away, then try again.")

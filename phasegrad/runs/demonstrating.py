@@ -15,8 +15,9 @@ from phasegrad import envs
 from phasegrad.agent import Agent
 from phasegrad.data.demonstrations import STEPS_FILE
 from phasegrad.errors import ConfigError
+from phasegrad.runs.below import named_output
 from phasegrad.runs.evaluation import Evaluation, Spectator, run_evaluation
-from phasegrad.runs.files import writing
+from phasegrad.runs.files import replacing_file, writing
 
 
 class StepsKept(Spectator):
@@ -72,7 +73,7 @@ class StepsKept(Spectator):
         steps = [step for episode in self.episodes for step in episode]
         arrays = {name: np.stack([np.asarray(step[name]) for step in steps]) for name in steps[0]}
         returns = np.array([sum(step["rewards"] for step in episode) for episode in self.episodes])
-        with writing(path), open(path, "wb") as file:
+        with writing(path), replacing_file(path) as unfinished, open(unfinished, "xb") as file:
             np.savez_compressed(file, allow_pickle=False, returns=returns, **arrays)
         return len(steps)
 
@@ -83,6 +84,7 @@ def evaluate_and_keep(agent: Agent, episodes: int, path: Path, **how: Any) -> Ev
         raise ConfigError(f"save_steps writes an {STEPS_FILE} file, not {path.name}: give it that ending.")
     if not path.parent.is_dir():
         raise ConfigError(f"save_steps writes a file into a folder that exists, which {path.parent} does not.")
+    path = named_output(path, "save_steps")
     kept = StepsKept(agent)
     result = run_evaluation(agent, episodes, **how, spectator=kept)
     kept.write(path)

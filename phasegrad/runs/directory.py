@@ -10,9 +10,18 @@ from typing import Any
 
 from phasegrad.errors import DamagedError, RunError
 from phasegrad.machine.paths import as_path
+from phasegrad.runs.below import is_folder, move, names_in, remove_file, require_folders
 from phasegrad.runs.carried import carried_pieces, piece_files, whole_pieces
 from phasegrad.runs.checkpoint import read_state, saved_legs, write_checkpoint
-from phasegrad.runs.contents import CHECKPOINT, CHECKPOINTS, LAUNCH, entries, is_stray, remove_run, require_own_run
+from phasegrad.runs.contents import (
+    CHECKPOINT,
+    CHECKPOINTS,
+    LAUNCH,
+    is_stray,
+    remove_run,
+    require_own_run,
+    require_plain,
+)
 from phasegrad.runs.contract import Trainer
 from phasegrad.runs.files import intended_name, read_json, read_limited, reading, write_atomically, writing
 from phasegrad.runs.lock import LOCK, Lock
@@ -71,7 +80,10 @@ class RunDirectory:
             raise RunError(f"Run directory {self.path} cannot be written: {error.strerror or error}.") from None
         if not trainer.run.takes_over:
             self._require_room(trainer.run.overwrite)  # again: another process may have been first
-        elif not trainer.run.overwrite:
+            require_plain(self.path, links=True)
+            return
+        require_plain(self.path, links=False)
+        if not trainer.run.overwrite:
             self._require_last(trainer)
 
     def _require_room(self, overwrite: bool) -> None:
@@ -111,18 +123,20 @@ class RunDirectory:
         with writing(self.path):
             if not trainer.run.takes_over:
                 remove_run(self.path)
-            for entry in entries(self.checkpoints_path):
-                if CHECKPOINT.fullmatch(intended_name(entry.name) or ""):
-                    remove_save(entry)
+            for name in names_in(self.path, CHECKPOINTS):
+                path = self.checkpoints_path / name
+                if CHECKPOINT.fullmatch(intended_name(name) or ""):
+                    remove_save(path)
+                elif CHECKPOINT.fullmatch(name) and not is_folder(path):  # where the run's own is to be
+                    move(path, _aside(path))
             for path in self.checkpoints():
                 if path.name in trainer.run.passed_over:
-                    os.rename(path, _aside(path))
+                    move(path, _aside(path))
                 elif trainer.run.overwrite and step_of(path) > trainer.run.progress.step:
                     remove_save(path)
-            (self.path / RESULT).unlink(missing_ok=True)  # of a shorter total
-            for stray in self.path.iterdir():
-                if is_stray(stray.name) and not stray.is_dir():
-                    stray.unlink(missing_ok=True)
+            remove_file(self.path / RESULT)  # of a shorter total
+            for stray in filter(is_stray, names_in(self.path)):
+                remove_file(self.path / stray)
 
     def require_present(self) -> None:
         """Stop where the directory that was opened is no longer at its place: nothing may come into being there."""
@@ -219,17 +233,17 @@ class RunDirectory:
         for old in self.checkpoints()[: -trainer.config.keep_checkpoints]:
             if old != best:
                 remove_save(old)
-        if self.pieces.path.is_dir():
+        if os.path.lexists(self.pieces.path):
             needing = self.checkpoints()[-1:] if last else self.checkpoints()
             self.pieces.keep({name for folder in needing for name in piece_files(noted_in(folder))})
 
     def checkpoints(self) -> list[Path]:
         """Complete checkpoints, oldest first; only folders of this run's own."""
+        require_folders(self.path, CHECKPOINTS)
         with reading(self.checkpoints_path):
-            if not self.checkpoints_path.is_dir() or self.checkpoints_path.is_symlink():
-                return []
-            found = [entry for entry in self.checkpoints_path.iterdir() if CHECKPOINT.fullmatch(entry.name)]
-        return sorted((e for e in found if e.is_dir() and not e.is_symlink() and _holds_save(e)), key=step_of)
+            found = [self.checkpoints_path / name for name in names_in(self.path, CHECKPOINTS)]
+            found = [path for path in found if CHECKPOINT.fullmatch(path.name) and is_folder(path)]
+        return sorted((path for path in found if _holds_save(path)), key=step_of)
 
     def checkpoint(self, step: int | str | None = None) -> Path:
         """The latest checkpoint, the one of a step, or the best by evaluation."""
@@ -273,7 +287,7 @@ def step_of(checkpoint: Path) -> int:
 def _holds_save(folder: Path) -> bool:
     """Whether a checkpoint is here, be it damaged or out of reach; what is left of one that was removed is none."""
     try:
-        return not {STATE, TENSORS}.isdisjoint(os.listdir(folder))
+        return not {STATE, TENSORS}.isdisjoint(names_in(folder))
     except OSError:
         return True
 
@@ -282,7 +296,7 @@ def _aside(checkpoint: Path) -> Path:
     """Where a damaged checkpoint is kept to be looked at."""
     place = checkpoint.with_name(f"damaged-{checkpoint.name}")
     count = 2
-    while place.exists():
+    while os.path.lexists(place):
         place = checkpoint.with_name(f"damaged-{checkpoint.name}-{count}")
         count += 1
     return place

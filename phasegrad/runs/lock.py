@@ -7,6 +7,8 @@ import os
 from pathlib import Path
 
 from phasegrad.errors import RunError
+from phasegrad.machine.regular_files import NotRegularError, open_below
+from phasegrad.runs.below import told
 
 try:
     import fcntl
@@ -36,7 +38,10 @@ class Lock:
 
     def _acquire(self) -> int | None:
         while True:
-            handle = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
+            try:
+                handle = open_below(self.path.parent, LOCK, flags=os.O_RDWR | os.O_CREAT, mode=0o644)
+            except NotRegularError as error:
+                raise RunError(f"{told(error)}: remove it, then try again.") from None
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -50,7 +55,7 @@ class Lock:
                 os.close(handle)
                 return None
             try:
-                same = os.fstat(handle).st_ino == os.stat(self.path).st_ino
+                same = os.fstat(handle).st_ino == os.lstat(self.path).st_ino
             except FileNotFoundError:
                 same = False
             if same:
@@ -65,7 +70,7 @@ class Lock:
         handle, self.handle = self.handle, None
         if handle is not None:
             with contextlib.suppress(OSError):  # where the directory was moved, the lock at its old place is another's
-                if os.path.samestat(os.fstat(handle), os.stat(self.path)):
+                if os.path.samestat(os.fstat(handle), os.lstat(self.path)):
                     self.path.unlink()
             _held.discard(handle)
             os.close(handle)
@@ -76,7 +81,7 @@ def is_held(folder: Path) -> bool:
     if fcntl is None:
         return False
     try:
-        handle = os.open(folder / LOCK, os.O_RDWR)
+        handle = open_below(folder, LOCK, flags=os.O_RDWR)
     except OSError:
         return False
     try:

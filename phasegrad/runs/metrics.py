@@ -13,10 +13,11 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from phasegrad.runs.below import TENSORBOARD as TENSORBOARD
+from phasegrad.runs.below import make_folder, names_in, open_own, remove_file
 from phasegrad.runs.files import writing
 from phasegrad.runs.reading import MetricsReader
 
-TENSORBOARD = "tensorboard"
 EVENTS = re.compile(r"events\.out\.tfevents\.[0-9]{10,}\.phasegrad")  # the files of ours in it
 NOT_CURVES = ("step", "iteration")
 
@@ -37,8 +38,9 @@ class MetricsFile:
         """Continue after the first `keep_bytes` bytes: what a killed run wrote after its checkpoint is dropped."""
         self.path, self.before_write = path, before_write
         with writing(path):
-            self.file = open(path, "ab", buffering=0)  # noqa: SIM115 - open for the whole run
-            self.file.truncate(min(keep_bytes, path.stat().st_size))
+            handle = open_own(path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
+            self.file = open(handle, "ab", buffering=0)  # noqa: SIM115 - open for the whole run
+            self.file.truncate(min(keep_bytes, os.fstat(handle).st_size))
             self.file.seek(0, os.SEEK_END)
 
     def write(self, metrics: Mapping[str, Any]) -> None:
@@ -84,11 +86,12 @@ class TensorBoard:
         rows = [row for row in rows if 0 <= row["step"] < 1 << 63]
         started = time.time() - (_seconds(rows[-1]) if rows else 0.0)
         with writing(self.path):
-            folder.mkdir(parents=True, exist_ok=True)
-            for old in folder.iterdir():
-                if EVENTS.fullmatch(old.name):
-                    old.unlink()
-            self.file = open(self.path, "wb")  # noqa: SIM115 - open for the whole run
+            make_folder(folder.parent, folder.name)
+            for old in names_in(folder.parent, folder.name):
+                if EVENTS.fullmatch(old):
+                    remove_file(folder / old)
+            handle = open_own(self.path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+            self.file = open(handle, "wb")  # noqa: SIM115 - open for the whole run
             self._records = RecordWriter(self.file)
             self._records.write(Event(wall_time=started, file_version="brain.Event:2").SerializeToString())
             for row in rows:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from phasegrad.machine.paths import as_path
+from phasegrad.runs.below import open_own
 from phasegrad.runs.reading import CONFIG, EVALUATIONS, number_or_none
 
 MOST_READ = 1 << 22  # bytes of the file, from its end
@@ -22,9 +23,7 @@ def note_evaluation(folder: str | Path, found: Mapping[str, Any]) -> None:
         return
     line = json.dumps(found).encode() + b"\n"
     with contextlib.suppress(OSError):
-        handle = os.open(
-            path / EVALUATIONS, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666
-        )
+        handle = open_own(path / EVALUATIONS, os.O_RDWR | os.O_APPEND | os.O_CREAT)
         with open(handle, "r+b", buffering=0) as file:
             end = file.seek(0, os.SEEK_END)
             if end and os.pread(handle, 1, end - 1) != b"\n":  # a kill has cut the last one
@@ -35,8 +34,7 @@ def note_evaluation(folder: str | Path, found: Mapping[str, Any]) -> None:
 def read_evaluations(folder: str | Path) -> list[dict[str, Any]]:
     """The evaluations of a run, oldest first; lines that are none are passed over."""
     try:
-        handle = os.open(as_path(folder) / EVALUATIONS, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-        with open(handle, "rb") as file:
+        with open(open_own(as_path(folder) / EVALUATIONS), "rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - MOST_READ))
             lines = file.read(MOST_READ).splitlines()
     except OSError:

@@ -7,6 +7,7 @@ costs each checkpoint only what is new. Files that no checkpoint lists any more 
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,8 @@ from torch import Tensor
 
 from phasegrad.distributed.ranks import ALONE, Ranks
 from phasegrad.errors import DamagedError
-from phasegrad.runs.files import checked_header, read_limited, replace_synced, require_checksum, writing
+from phasegrad.runs.below import make_folder, names_in, open_own, remove_empty_in, remove_file
+from phasegrad.runs.files import checked_header, read_limited, reading, replace_synced, require_checksum, writing
 from phasegrad.runs.replacing import SEGMENT, SEGMENTS, current, is_unfinished, staged
 
 MOST_BYTES_A_FILE = 1 << 26  # pieces are joined up to this size: many small ones cost one file, a large one its own
@@ -57,7 +59,7 @@ class PieceStore:
         name = f"{min(pieces):012d}-{max(pieces):012d}.safetensors"
         digest = hashlib.sha256(payload).hexdigest()
         with writing(self.path / name):
-            self.path.mkdir(exist_ok=True)
+            make_folder(self.path.parent, SEGMENTS)
             replace_synced(staged(self.path / name, digest) if self.stage else self.path / name, payload)
         self._entries.append({"file": name, "numbers": list(pieces), "bytes": len(payload), "sha256": digest})
 
@@ -71,7 +73,7 @@ class PieceStore:
             payload = read_limited(path, entry["bytes"])
             if hashlib.sha256(payload).hexdigest() != entry["sha256"]:
                 raise DamagedError(f"{path} is damaged: its checksum does not match.")
-            checked_header(path)
+            checked_header(path, payload)
             try:
                 tensors = safetensors.torch.load(payload)
             except safetensors.SafetensorError as error:
@@ -89,7 +91,7 @@ class PieceStore:
     def require_sound(self, entries: Iterable[Any], most_bytes: int) -> None:
         """Refuse entries whose files are missing or damaged, without keeping what is read."""
         for entry, path in self._checked(entries, most_bytes):
-            require_checksum(path, entry["sha256"])
+            require_checksum(path, entry["sha256"], entry["bytes"])
 
     def _checked(self, entries: Iterable[Any], most_bytes: int) -> Iterator[tuple[dict[str, Any], Path]]:
         total = 0
@@ -104,12 +106,9 @@ class PieceStore:
             ):
                 raise DamagedError(f"The list of segments is damaged at {str(entry)[:60]!r}.")
             path = current(self.path / entry["file"], entry["sha256"])
-            if not path.is_file() or path.is_symlink():
-                raise DamagedError(f"{path}, which the checkpoint needs, is missing.")
-            if path.stat().st_size != entry["bytes"]:
-                raise DamagedError(
-                    f"{path} is damaged: it has {path.stat().st_size} bytes in place of {entry['bytes']}."
-                )
+            size = _size(path)
+            if size != entry["bytes"]:
+                raise DamagedError(f"{path} is damaged: it has {size} bytes in place of {entry['bytes']}.")
             total += entry["bytes"]
             if total > most_bytes:
                 raise DamagedError(f"The segments in {self.path} are larger than this agent's storage.")
@@ -118,13 +117,20 @@ class PieceStore:
     def keep(self, names: set[str]) -> None:
         """Remove every segment but those of `names`, and the folder when none is left."""
         self._entries = [entry for entry in self._entries if entry["file"] in names]
-        if not self.path.is_dir():
-            return
-        for path in self.path.iterdir():
-            if path.name not in names and (SEGMENT.fullmatch(path.name) or is_unfinished(path.name, top=False)):
-                path.unlink(missing_ok=True)
-        if not any(self.path.iterdir()):
-            self.path.rmdir()
+        for name in names_in(self.path.parent, SEGMENTS):
+            if name not in names and (SEGMENT.fullmatch(name) or is_unfinished(name, top=False)):
+                remove_file(self.path / name)
+        remove_empty_in(self.path.parent, SEGMENTS)
+
+
+def _size(path: Path) -> int:
+    try:
+        with reading(path), open(open_own(path), "rb") as file:
+            return os.fstat(file.fileno()).st_size
+    except DamagedError:
+        if os.path.lexists(path):
+            raise
+        raise DamagedError(f"{path}, which the checkpoint needs, is missing.") from None
 
 
 def _groups(pieces: Pieces) -> Iterator[dict[int, Mapping[str, Tensor]]]:

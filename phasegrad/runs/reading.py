@@ -13,7 +13,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from phasegrad.errors import RunError
+from phasegrad.machine.regular_files import NotRegularError
+from phasegrad.runs.below import open_own, read_start, told
+
 LONGEST_LINE = 1 << 20  # bytes; a real iteration takes one to three thousand
+MOST_BYTES = 1 << 32  # of a metrics file
 CONFIG, METRICS, RESULT = "config.json", "metrics.jsonl", "result.json"  # as in directory.py, which needs torch
 TAIL_BYTES = 8192  # enough for the last iteration
 MOST_NAMES = 500  # different metrics of one run
@@ -39,11 +44,18 @@ class MetricsReader:
 
     def new_rows(self) -> Iterator[Row]:
         """Rows appended since the last call; a last line that has no end yet is left for the next."""
-        if not self.path.is_file():
+        try:
+            handle = open_own(self.path)
+        except (FileNotFoundError, NotADirectoryError):
             return
-        if self.path.stat().st_size < self.offset:  # a resumed run went back to its checkpoint
-            self.__init__(self.path)  # type: ignore[misc]
-        with open(self.path, "rb") as file:
+        except NotRegularError as error:
+            raise RunError(f"{told(error)}, so it is not read.") from None
+        with open(handle, "rb") as file:
+            size = os.fstat(handle).st_size
+            if size > MOST_BYTES:
+                raise RunError(f"{self.path} has {size:,} bytes, more than the {MOST_BYTES:,} that a run writes.")
+            if size < self.offset:  # a resumed run went back to its checkpoint
+                self.__init__(self.path)  # type: ignore[misc]
             file.seek(self.offset)
             while line := file.readline(LONGEST_LINE):
                 if not line.endswith(b"\n"):
@@ -101,8 +113,7 @@ def number_or_none(value: Any) -> float | None:
 def is_report(path: Path) -> bool:
     """Whether this is a page that `phasegrad report` wrote."""
     try:
-        with open(path, "rb") as file:
-            return b'<meta name="generator" content="phasegrad ' in file.read(1 << 12)
+        return b'<meta name="generator" content="phasegrad ' in read_start(path, 1 << 12)
     except OSError:
         return False
 
@@ -110,10 +121,10 @@ def is_report(path: Path) -> bool:
 def last_row(path: Path) -> Row:
     """The last row of a metrics file, from its end alone: for a display that looks at many large files."""
     try:
-        with open(path, "rb") as file:
+        with open(open_own(path), "rb") as file:
             file.seek(0, os.SEEK_END)
             file.seek(max(0, file.tell() - TAIL_BYTES))
-            lines = file.read().splitlines()
+            lines = file.read(TAIL_BYTES).splitlines()
     except OSError:
         return {}
     found = (MetricsReader(path).parse(line) for line in reversed(lines))

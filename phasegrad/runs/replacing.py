@@ -8,19 +8,34 @@ Last they get their usual names. Nothing is removed but what a save is made of.
 from __future__ import annotations
 
 import contextlib
-import glob
+import errno
 import os
 import re
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from phasegrad.errors import PhasegradError, RunError
-from phasegrad.runs.files import intended_name, read_json, reading, sync_folder, temporary_name
+from phasegrad.machine.regular_files import NotRegularError, kind
+from phasegrad.runs.below import SEGMENTS as SEGMENTS
+from phasegrad.runs.below import (
+    holding,
+    is_folder,
+    make_folder,
+    mode_of,
+    move,
+    names_in,
+    remove_empty,
+    remove_empty_in,
+    remove_file,
+    split,
+    sync,
+)
+from phasegrad.runs.files import intended_name, read_json, reading, temporary_name
 from phasegrad.runs.reading import CONFIG, METRICS
 
 TENSORS, STATE, LEG = "state.safetensors", "state.json", "leg.safetensors"
-SEGMENTS = "segments"
 SEGMENT = re.compile(r"[0-9]{12}-[0-9]{12}\.safetensors")
 STAGED = re.compile(r"\.(.+)\.[0-9a-f]{16}\.new")
 CHECKSUM = re.compile(r"[0-9a-f]{64}")
@@ -35,8 +50,9 @@ def current(path: Path, sha256: Any) -> Path:
     """Where the content with this checksum is: a kill may have left it under its first name."""
     if isinstance(sha256, str) and CHECKSUM.fullmatch(sha256):
         waiting = staged(path, sha256)
-        if waiting.is_file() and not waiting.is_symlink():
-            return waiting
+        with contextlib.suppress(OSError):  # reading it says why
+            if stat.S_ISREG(mode_of(waiting) or 0):
+                return waiting
     return path
 
 
@@ -55,6 +71,11 @@ def require_place(folder: Path) -> None:
         others = {STATE}
     if others:
         raise RunError(f"{folder} holds a {min(others)} that phasegrad did not save there: save to another folder.")
+
+
+def is_save_place(path: Path) -> bool:
+    """Whether a folder is where a save is to go. A user may have made that a link, but for a checkpoint of a run."""
+    return path.is_dir() if len(split(path)[1]) == 1 else is_folder(path)
 
 
 def _is_save(folder: Path) -> bool:
@@ -79,20 +100,27 @@ def replacing(folder: Path) -> Iterator[Path]:
 @contextlib.contextmanager
 def appearing(path: Path) -> Iterator[Path]:
     """A folder to write into, which becomes `path` when all is written, or goes."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    for stray in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):  # of a write that was killed
-        if intended_name(stray.name) == path.name:
-            remove_save(stray)
+    root, own = split(path)
+    if len(own) == 1:
+        root.mkdir(parents=True, exist_ok=True)
+    make_folder(root, *own[:-1])
+    if (mode := mode_of(path)) is not None and not stat.S_ISDIR(mode):
+        raise NotRegularError(errno.ENOTDIR, f"it is {kind(mode)}, not a folder", str(path))
+    with holding(path) as (parent, _):
+        strays = [name for name in os.listdir(parent) if intended_name(name) == path.name]
+    for stray in strays:  # of a write that was killed
+        remove_save(path.with_name(stray))
     temporary = temporary_name(path)
-    temporary.mkdir()
+    with holding(temporary) as (parent, name):
+        os.mkdir(name, dir_fd=parent)
     try:
         yield temporary
-        sync_folder(temporary)
-        os.rename(temporary, path)
-        sync_folder(path.parent)
+        sync(temporary / STATE)
+        with holding(path) as (parent, name):
+            os.rename(temporary.name, name, src_dir_fd=parent, dst_dir_fd=parent)
+            os.fsync(parent)
     finally:
-        if temporary.exists():
-            remove_save(temporary)
+        remove_save(temporary)
 
 
 def settle(folder: Path) -> None:
@@ -105,17 +133,14 @@ def settle(folder: Path) -> None:
     for name, sha256 in files.items():
         path = folder / name
         if current(path, sha256) != path:
-            os.replace(staged(path, sha256), path)
-    places = [folder] + ([folder / SEGMENTS] if (folder / SEGMENTS).is_dir() else [])
-    for place in places:
-        for entry in place.iterdir():
-            name = entry.name if place == folder else f"{SEGMENTS}/{entry.name}"
+            move(staged(path, sha256), path)
+    for inner in ((), (SEGMENTS,)):
+        for entry in names_in(folder, *inner):
+            name = "/".join((*inner, entry))
             usual = in_force and is_own(name) and name != STATE and name not in files
-            if usual or is_unfinished(entry.name, place == folder):
-                entry.unlink(missing_ok=True)
-    if len(places) > 1:
-        with contextlib.suppress(OSError):  # not empty
-            places[1].rmdir()
+            if usual or is_unfinished(entry, top=not inner):
+                remove_file(folder.joinpath(*inner, entry))
+    remove_empty_in(folder, SEGMENTS)
 
 
 def listed(state: Any) -> dict[str, str]:
@@ -147,13 +172,20 @@ def is_unfinished(name: str, top: bool) -> bool:
 
 
 def remove_save(folder: Path) -> None:
-    """Remove what a save is made of, and the folder unless something else is in it."""
-    for place in (folder / SEGMENTS, folder):
-        if not place.is_dir() or place.is_symlink():
+    """Remove what a save is made of, and the folder unless something else is in it; of a link the link alone."""
+    mode = mode_of(folder)
+    if stat.S_ISLNK(mode or 0):
+        remove_file(folder)
+    if not stat.S_ISDIR(mode or 0):
+        return
+    for inner in ((SEGMENTS,), ()):
+        try:
+            found = names_in(folder, *inner)
+        except NotRegularError:  # a link, or no folder, under that name: it is not a save's
             continue
-        for entry in place.iterdir():
-            own = is_own(entry.name if place == folder else f"{SEGMENTS}/{entry.name}")
-            if (own or is_unfinished(entry.name, place == folder)) and (entry.is_symlink() or not entry.is_dir()):
-                entry.unlink(missing_ok=True)
-        with contextlib.suppress(OSError):  # not empty
-            place.rmdir()
+        for entry in found:
+            if is_own("/".join((*inner, entry))) or is_unfinished(entry, top=not inner):
+                remove_file(folder.joinpath(*inner, entry))
+        if inner:
+            remove_empty_in(folder, SEGMENTS)
+    remove_empty(folder)

@@ -5,20 +5,21 @@ Files are named by the step that the rollout ended at, so a resumed run writes o
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
+from phasegrad.runs.below import STEPS as STEPS
+from phasegrad.runs.below import make_folder, open_own
 from phasegrad.runs.files import writing
 
 if TYPE_CHECKING:
     from phasegrad.data.storage import Rollout
     from phasegrad.distributed.ranks import Ranks
     from phasegrad.distributions import Distribution
-
-STEPS = "steps"
 
 
 def write_steps(run_dir: Path, step: int, rollout: Rollout, distribution: Distribution, ranks: Ranks) -> None:
@@ -49,5 +50,7 @@ def write_steps(run_dir: Path, step: int, rollout: Rollout, distribution: Distri
 
 
 def _opened(path: Path) -> IO[bytes]:
-    path.parent.mkdir(exist_ok=True)  # not the run directory: one that is gone while the run trains must not come back
-    return open(path, "wb")
+    make_folder(
+        path.parents[1], STEPS
+    )  # not the run directory: one that is gone while the run trains must not come back
+    return open(open_own(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb")

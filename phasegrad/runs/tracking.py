@@ -6,6 +6,7 @@ as their own tools have it. Needs no torch.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import math
 import re
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from phasegrad.errors import ConfigError
+from phasegrad.runs.below import read_start
 from phasegrad.runs.files import read_json_object, write_json
 from phasegrad.runs.metrics import tag
 
@@ -63,9 +65,9 @@ def starter(name: str, folder: Path, about: Mapping[str, Any]) -> Callable[[], A
 def known_id(folder: Path, name: str) -> str | None:
     """The id that the run directory has with a tracker; what is not one counts for nothing."""
     known = read_json_object(folder / ID_FILE).get(name)
-    if known is None and name == "wandb" and (folder / OLD_ID_FILE).is_file():
-        with open(folder / OLD_ID_FILE, errors="replace") as file:
-            known = file.read(100).strip()
+    if known is None and name == "wandb":
+        with contextlib.suppress(OSError):
+            known = read_start(folder / OLD_ID_FILE, 100).decode(errors="replace").strip()
     return known if isinstance(known, str) and AN_ID.fullmatch(known) else None
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from phasegrad.runs.below import CHECKPOINTS, names_in
 from phasegrad.runs.formats import duration, number, printable, score, whole
 from phasegrad.runs.reading import METRICS, MetricsReader
 
@@ -210,8 +211,11 @@ class RunView:
 
 def latest_checkpoint(run_dir: str | Path) -> str:
     """The name of the latest one."""
-    saved = sorted(Path(run_dir).glob("checkpoints/step-*"))
-    return printable(saved[-1].name) if saved else "none yet"
+    try:
+        saved = [name for name in names_in(Path(run_dir), CHECKPOINTS) if name.startswith("step-")]
+    except OSError:
+        saved = []
+    return printable(saved[-1]) if saved else "none yet"
 
 
 def activity(section: str, begun: bool) -> str:

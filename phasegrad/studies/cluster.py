@@ -26,6 +26,7 @@ from typing import Any
 from phasegrad.errors import ConfigError, PhasegradWarning, RunError
 from phasegrad.machine.orphans import dying_with_parent
 from phasegrad.machine.processors import usable_processors
+from phasegrad.runs.below import read_start, remove_file
 from phasegrad.runs.files import write_atomically
 from phasegrad.studies.cluster_place import Place
 from phasegrad.studies.runner import POLL_SECONDS, SECONDS_TO_STOP, Stop
@@ -170,7 +171,7 @@ class Cluster:
         try:
             yield
         finally:
-            (folder / MARKER).unlink(missing_ok=True)
+            remove_file(folder / MARKER)
 
     def submit(self, function: str, *arguments: Any) -> Any:
         """Have `function(stop, *arguments)` run somewhere; a reference to what comes of it."""
@@ -279,7 +280,7 @@ def sees(folder: Path, token: str) -> bool:
     deadline = time.monotonic() + SECONDS_TO_SEE
     while True:
         try:
-            if (folder / MARKER).read_text() == token:
+            if read_start(folder / MARKER, 100) == token.encode():
                 return True
         except OSError:
             pass

@@ -22,6 +22,7 @@ from phasegrad.studies.runner import (
     execute,
     in_order,
     noted,
+    open_log,
     stoppable,
 )
 
@@ -88,8 +89,7 @@ def _size(path: Path) -> int:
 
 def run_in_worker(stop: Stop, run: PlannedRun) -> tuple[str, str]:
     """In the worker: the run's status and message. A second attempt goes on from the first one's checkpoint."""
-    run.log.parent.mkdir(parents=True, exist_ok=True)
-    with open(run.log, "ab") as log:
+    with open_log(run.log) as log:
         log.write(f"$ # on {socket.gethostname()}\n".encode())
     # The study's own lock stays with the driver; here it is the run's that matters. The processes of an attempt whose
     # worker died die with it (see bound_process.py), but that takes a moment, and longer where the lock is a file server's.

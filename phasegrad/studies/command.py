@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shlex
 import signal
 import sys
@@ -101,7 +102,7 @@ def _finish(study: Study, runs: list[PlannedRun], outcomes: list[Outcome], root:
     written = f"{root / 'table.md'}, table.json, table.csv"
     readable = [run.folder for run in runs if (run.folder / METRICS).exists()]
     if readable:
-        write_report(readable, root / REPORT, title=study.title)
+        write_report(readable, root / REPORT, title=study.title, links=False)
         written += ", report.html"
     if not quiet:
         _say(f"Written: {written}")
@@ -128,8 +129,8 @@ def _require_own(root: Path, study: Study) -> None:
     """A folder holds one study; its grid may grow and shrink, but another study needs another folder."""
     held = read_json_object(root / DEFINITION, MOST_JSON_BYTES).get("name")
     if held is None:
-        taken = [name for name in (DEFINITION, PAGE, *TABLES) if (root / name).exists()]
-        if (root / REPORT).exists() and not is_report(root / REPORT):
+        taken = [name for name in (DEFINITION, PAGE, *TABLES) if os.path.lexists(root / name)]
+        if os.path.lexists(root / REPORT) and not is_report(root / REPORT):
             taken.append(REPORT)
         if taken:
             raise RunError(f"{root} holds a {taken[0]} that is no study's: choose another --dir.")

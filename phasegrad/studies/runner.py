@@ -24,7 +24,19 @@ from pathlib import Path
 from typing import IO, Any
 
 from phasegrad.errors import PhasegradError, RunError
+from phasegrad.machine.regular_files import NotRegularError, open_below, open_folder
 from phasegrad.outside import told_to_children
+from phasegrad.runs.below import (
+    LOGS,
+    make_folder,
+    names_in,
+    open_own,
+    read_start,
+    remove_file,
+    require_folders,
+    split,
+    told,
+)
 from phasegrad.runs.contents import LEVELS, is_stray
 from phasegrad.runs.files import write_atomically, write_json
 from phasegrad.studies.grid import PlannedRun
@@ -34,6 +46,8 @@ from phasegrad.studies.standing import FAILED
 POLL_SECONDS = 0.1
 SHOW_SECONDS = 1.0
 SECONDS_TO_STOP = 75.0  # a run ends its iteration and saves a checkpoint
+MOST_REASON = 4000  # bytes of what a failed run said
+RUNS = "runs"  # the folder of a study's runs
 ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
@@ -76,18 +90,36 @@ def execute(run: PlannedRun, stop: Stop | None = None, keep_open: Sequence[int] 
     `keep_open`: file descriptors that the run's processes hold too. `bound`: they die with this one, as bound_process.py has them do.
     """
     try:
-        run.log.parent.mkdir(parents=True, exist_ok=True)
-        run.log.with_suffix(FAILED).unlink(missing_ok=True)
-        with open(run.log, "ab") as log:
+        _require_no_links(run)
+        with open_log(run.log) as log:
+            remove_file(run.log.with_suffix(FAILED))
             return noted(_execute(run, log, stop or Stop(), keep_open, bound))
+    except NotRegularError as error:
+        return noted(Outcome(run, "failed", f"{told(error)}: move it away, then try again."))
     except (PhasegradError, OSError) as error:
         return noted(Outcome(run, "failed", str(error)))
+
+
+def _require_no_links(run: PlannedRun) -> None:
+    """Refuse a run whose folders below the study's lead elsewhere."""
+    root, _ = split(run.log)
+    if run.folder.is_relative_to(root):
+        with contextlib.suppress(FileNotFoundError):
+            os.close(open_folder(root, *run.folder.relative_to(root).parts))
+
+
+def open_log(path: Path) -> IO[bytes]:
+    """The log of a run, to add to; its folders are made below the study's."""
+    root, own = split(path)
+    root.mkdir(parents=True, exist_ok=True)
+    make_folder(root, *own[:-1])
+    return open(open_own(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab")
 
 
 def noted(outcome: Outcome) -> Outcome:
     """A failure leaves its reason beside the run's log, for whoever looks at the study from outside or later."""
     if outcome.status == "failed":
-        with contextlib.suppress(RunError):  # a full disk: the outcome itself tells of it
+        with contextlib.suppress(RunError, OSError):  # a full disk: the outcome itself tells of it
             write_atomically(outcome.run.log.with_suffix(FAILED), f"{outcome.message}\n".encode())
     return outcome
 
@@ -95,7 +127,7 @@ def noted(outcome: Outcome) -> Outcome:
 def failure_of(run: PlannedRun) -> str | None:
     """Why the run failed when it was last tried; None where it did not."""
     try:
-        return run.log.with_suffix(FAILED).read_text(errors="replace").strip()
+        return read_start(run.log.with_suffix(FAILED), MOST_REASON).decode(errors="replace").strip()
     except OSError:
         return None
 
@@ -104,9 +136,8 @@ def _execute(run: PlannedRun, log: IO[bytes], stop: Stop, keep_open: Sequence[in
     state = run.state()
     if state in ("new", "unfinished"):
         if state == "new" and run.folder.is_dir():
-            for leftover in run.folder.iterdir():  # of a run killed while it wrote its config
-                if is_stray(leftover.name):
-                    leftover.unlink()
+            for leftover in filter(is_stray, names_in(run.folder)):  # of a run killed while it wrote its config
+                remove_file(run.folder / leftover)
         command = run.train_command() if state == "new" else run.resume_command()
         code, _ = call(command, log, stop, keep_open, bound)
         if stop.asked.is_set():
@@ -185,7 +216,13 @@ def _reason(log: Path, code: int) -> str:
     """The last thing a failed run said."""
     if code < 0:
         return f"it was ended by {signal.Signals(-code).name}"
-    lines = [line for line in log.read_text(errors="replace")[-4000:].splitlines() if line.strip()]
+    try:
+        with open(open_own(log), "rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - MOST_REASON))
+            end = file.read(MOST_REASON).decode(errors="replace")
+    except OSError:
+        end = ""
+    lines = [line for line in end.splitlines() if line.strip()]
     said = lines[-1].removeprefix("phasegrad: ") if lines and not lines[-1].startswith("$ ") else ""
     return said[:300] or f"exit code {code}"
 
@@ -194,8 +231,12 @@ def _reason(log: Path, code: int) -> str:
 def exclusive(root: Path) -> Iterator[int]:
     """Hold the study's folder: its file descriptor, which the runs keep open, so that orphans hold the folder too."""
     root.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(root / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
     try:
+        descriptor = open_below(root, ".lock", flags=os.O_RDWR | os.O_CREAT, mode=0o644)
+    except NotRegularError as error:
+        raise RunError(f"{told(error)}: remove it, then try again.") from None
+    try:
+        require_folders(root, LOGS, RUNS)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from phasegrad.machine.orphans import is_running
+from phasegrad.runs.below import open_own, read_start
 from phasegrad.runs.files import read_json_object
 from phasegrad.runs.lock import LOCK
 from phasegrad.runs.noting import is_greedy_at, read_evaluations
@@ -39,7 +40,7 @@ class MetricsTail:
 
     def look(self) -> None:
         try:
-            with open(self.path, "rb") as file:
+            with open(open_own(self.path), "rb") as file:
                 size = file.seek(0, 2)
                 if size < self.offset:  # a resumed run went back to its checkpoint
                     self.__init__(self.path)  # type: ignore[misc]
@@ -110,7 +111,7 @@ class Standing:
     def _state(self, over: bool) -> tuple[str, str]:
         failure = self.place.log.with_suffix(FAILED)
         try:
-            return "failed", failure.read_text(errors="replace")[:300].strip()
+            return "failed", read_start(failure, 1200).decode(errors="replace")[:300].strip()
         except OSError:
             pass
         if over:
@@ -124,7 +125,7 @@ class Standing:
     def _alive(self) -> bool:
         """Whether its process is on this machine, or its files were written of late."""
         try:
-            owner = int((self.place.folder / LOCK).read_text()[:20])
+            owner = int(read_start(self.place.folder / LOCK, 20))
         except (OSError, ValueError):
             owner = 0
         if is_running(owner):
@@ -135,7 +136,7 @@ class Standing:
 
     def _elsewhere(self) -> bool:
         try:
-            return ELSEWHERE in self.place.log.read_bytes()[:1000]
+            return ELSEWHERE in read_start(self.place.log, 1000)
         except OSError:
             return False
 

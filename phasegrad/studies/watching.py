@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from phasegrad.errors import RunError
 from phasegrad.machine.orphans import is_running
 from phasegrad.machine.paths import as_path
+from phasegrad.runs.below import read_start
 from phasegrad.runs.files import MOST_JSON_BYTES, read_json_object
 from phasegrad.runs.lock import LOCK
 from phasegrad.runs.reading import CONFIG, number_or_none
@@ -68,7 +69,7 @@ class WatchedStudy:
     def alive(self) -> bool:
         """Whether the study's process is there, or some run is at work."""
         try:
-            owner = int((self.root / LOCK).read_text()[:20])
+            owner = int(read_start(self.root / LOCK, 20))
         except (OSError, ValueError):
             owner = 0
         return is_running(owner) or any(standing.state in AT_WORK for standing in self.standings)

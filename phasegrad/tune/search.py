@@ -27,6 +27,7 @@ from phasegrad.machine.orphans import is_running
 from phasegrad.machine.paths import as_path
 from phasegrad.models.images import is_image, with_images
 from phasegrad.presets import resolve_config
+from phasegrad.runs.below import open_own
 from phasegrad.runs.files import write_json
 from phasegrad.runs.reading import REPORT, is_report
 from phasegrad.tune.search_spaces import COMMON, VECTORS, search_space
@@ -92,10 +93,10 @@ class Search:
 
     def require_own(self) -> None:
         """Refuse a folder whose files of a search's names no search wrote."""
-        taken = [name for name in (JOURNAL, PRESET, TRIALS) if (self.folder / name).exists()]
+        taken = [name for name in (JOURNAL, PRESET, TRIALS) if os.path.lexists(self.folder / name)]
         if taken and not is_journal(self.folder / JOURNAL):
             raise RunError(f"{self.folder} holds a {taken[0]} that is no search's: choose another --dir.")
-        if (self.folder / REPORT).exists() and not is_report(self.folder / REPORT):
+        if os.path.lexists(self.folder / REPORT) and not is_report(self.folder / REPORT):
             raise RunError(f"{self.folder} holds a {REPORT} that is no search's: choose another --dir.")
 
     def open_study(self, trials: int) -> Any:
@@ -268,7 +269,7 @@ class Search:
 def is_journal(path: Path) -> bool:
     """Whether this is the record of a search, or the place of one."""
     try:
-        with open(path, "rb") as file:
+        with open(open_own(path), "rb") as file:
             entry = json.loads(file.readline(1 << 20) or b'{"op_code": 0}')
     except (OSError, ValueError, RecursionError):
         return False

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from phasegrad.errors import ConfigError
+from phasegrad.machine.regular_files import NotRegularError
+from phasegrad.runs.below import read_start, told
 from phasegrad.video.film import CODEC, EVEN, LOSSLESS, encode, join, move
 
 SUFFIXES = (".mp4", ".gif", ".webp")
@@ -21,10 +24,12 @@ def checked_format(path: Path) -> None:
         raise ConfigError(f"The video must be an .mp4 file, a .gif or a .webp, not {path.name!r}.")
     if path.is_dir():
         raise ConfigError(f"{path} is a directory: name an {path.suffix} file.")
-    if path.exists():
+    if os.path.lexists(path):
         start, expected = BEGINNINGS[path.suffix.lower()]
-        with open(path, "rb") as opened:
-            beginning = opened.read(16)
+        try:
+            beginning = read_start(path, 16)
+        except NotRegularError as error:
+            raise ConfigError(f"{told(error)}: move it away, or name another file.") from None
         if beginning and beginning[start : start + 4] != expected:
             raise ConfigError(f"{path} exists and is no {path.suffix} film: name another file.")
 
@@ -44,16 +49,18 @@ def convert(film: Path, path: Path, frames_per_second: float) -> None:
     if not is_encoded_again(path):
         move(film, path)
         return
+    made = film.with_name(f"made{path.suffix.lower()}")
     kept = f"framestep={every_nth(path, frames_per_second)}"
     if path.suffix.lower() == ".webp":
-        encode(["-i", str(film), "-vf", kept, "-c:v", "libwebp_anim", "-quality", "70", "-loop", "0"], path)
+        encode(["-i", str(film), "-vf", kept, "-c:v", "libwebp_anim", "-quality", "70", "-loop", "0"], made)
     else:  # twice through the film, so that ffmpeg need not keep it in memory to choose the colours
         palette = film.with_suffix(".png")
         encode(["-i", str(film), "-vf", f"{kept},palettegen=stats_mode=full", "-update", "1"], palette)
         colours = f"[0:v]{kept}[kept];[kept][1:v]paletteuse=dither=none:diff_mode=rectangle"
-        encode(["-i", str(film), "-i", str(palette), "-lavfi", colours, "-loop", "0"], path)
+        encode(["-i", str(film), "-i", str(palette), "-lavfi", colours, "-loop", "0"], made)
         palette.unlink()
     film.unlink()
+    move(made, path)
 
 
 def beside(films: Sequence[tuple[Path, int]], path: Path, *, lossless: bool) -> None:

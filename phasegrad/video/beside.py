@@ -17,7 +17,16 @@ from phasegrad.video.animation import checked_format, in_turn_beside, is_encoded
 from phasegrad.video.drawing import checked_speed, drawing_env
 from phasegrad.video.notes import require_free, write_notes
 from phasegrad.video.recorders import Filming, Shown, Video
-from phasegrad.video.recording import film_parts, in_place, label_of, side_of, stuck_after, video_of, videos_of
+from phasegrad.video.recording import (
+    film_parts,
+    in_place,
+    label_of,
+    named_film,
+    side_of,
+    stuck_after,
+    video_of,
+    videos_of,
+)
 
 MOST_BESIDE = 6
 
@@ -77,7 +86,7 @@ def record_checkpoints(
     if not 2 <= len(agents) <= MOST_BESIDE:
         raise ConfigError(f"Side by side go from 2 to {MOST_BESIDE} checkpoints, not {len(agents)}.")
     episodes = 1 if episodes is None else checked_episodes(episodes)
-    path = default_path(agents) if path is None else as_path(path)
+    path = default_path(agents) if path is None else named_film(as_path(path))
     checked_format(path)
     require_free(path)
     side, again = side_of(path, size, len(agents)), is_encoded_again(path)

@@ -17,6 +17,8 @@ from typing import IO
 import numpy as np
 
 from phasegrad.errors import RunError
+from phasegrad.machine.regular_files import NotRegularError
+from phasegrad.runs import below
 
 CODEC = [
     "-c:v", "libx264", "-preset", "veryfast", "-crf", "18", "-pix_fmt", "yuv420p", "-threads", "1",
@@ -147,17 +149,32 @@ def move(source: Path, path: Path) -> None:
     """Give a finished film its place, which may be on another disk."""
     _make_folder(path)
     try:
-        source.replace(path)
+        with below.holding(path) as (folder, name):
+            below.require_replaceable(path, folder, name)
+            os.replace(source, name, dst_dir_fd=folder)
+    except NotRegularError as error:
+        raise RunError(f"{below.told(error)}: move it away, then try again.") from None
     except OSError:
-        partial = _unfinished(path)
-        try:
-            shutil.copyfile(source, partial)
-            partial.replace(path)
-        except OSError as error:
-            raise RunError(f"{path} cannot be written: {error.strerror or error}.") from None
-        finally:
-            partial.unlink(missing_ok=True)
+        copy(source, path)
         source.unlink()
+
+
+def copy(source: Path, path: Path) -> None:
+    """A finished film at a second place, which appears when it is whole."""
+    partial = _unfinished(path)
+    try:
+        below.remove_file(partial)
+        handle = below.open_own(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        with open(source, "rb") as whole, open(handle, "wb") as file:
+            shutil.copyfileobj(whole, file, 1 << 20)
+        below.move(partial, path)
+    except NotRegularError as error:
+        raise RunError(f"{below.told(error)}: move it away, then try again.") from None
+    except OSError as error:
+        raise RunError(f"{path} cannot be written: {error.strerror or error}.") from None
+    finally:
+        with contextlib.suppress(OSError):
+            below.remove_file(partial)
 
 
 def ffmpeg() -> str:
@@ -193,7 +210,11 @@ def _unfinished(path: Path) -> Path:
 
 
 def _make_folder(path: Path) -> None:
+    root, own = below.split(path)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        root.mkdir(parents=True, exist_ok=True)
+        below.make_folder(root, *own[:-1])
+    except NotRegularError as error:
+        raise RunError(f"{below.told(error)}: put the folder itself there, or move it away, then try again.") from None
     except OSError as error:
         raise RunError(f"The folder of {path} cannot be made: {error.strerror}.") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ def notes_path(film: Path) -> Path:
 def require_free(film: Path) -> None:
     """Refuse to write where a file that no film brought would be replaced."""
     path = notes_path(film)
-    if path.is_dir() or (path.exists() and not read_json_object(path).keys() >= ALWAYS):
+    if path.is_dir() or (os.path.lexists(path) and not read_json_object(path).keys() >= ALWAYS):
         raise ConfigError(
             f"{path} exists and is not about a film, but that of {film.name} goes there: name another file."
         )

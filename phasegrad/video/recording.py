@@ -6,10 +6,9 @@ What is filmed is an evaluation (same environments, seeds and actions), so the r
 from __future__ import annotations
 
 import dataclasses
-import shutil
 import tempfile
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +17,7 @@ from phasegrad import envs
 from phasegrad.config import coerce
 from phasegrad.errors import ConfigError, PhasegradWarning
 from phasegrad.machine.paths import as_path
+from phasegrad.runs.below import named_output
 from phasegrad.runs.contract import Trainer
 from phasegrad.runs.evaluation import (
     Evaluation,
@@ -29,9 +29,9 @@ from phasegrad.runs.evaluation import (
     release,
     step_limit,
 )
-from phasegrad.video.animation import checked_format, convert, every_nth, is_encoded_again
+from phasegrad.video.animation import SUFFIXES, checked_format, convert, every_nth, is_encoded_again
 from phasegrad.video.drawing import checked_speed, drawing_env
-from phasegrad.video.film import Film, join
+from phasegrad.video.film import Film, copy, join, move
 from phasegrad.video.notes import require_free, write_notes
 from phasegrad.video.recorders import STUCK, EpisodeRecorder, Filming, GridRecorder, Shown, Video, columns_of
 from phasegrad.video.stuck import steps_without_change
@@ -63,7 +63,7 @@ def record_video(
     in the film to a .json beside it.
     """
     episodes = (4 if grid else 1) if episodes is None else checked_episodes(episodes)
-    path = default_path(agent, grid) if path is None else as_path(path)
+    path = default_path(agent, grid) if path is None else named_film(as_path(path))
     checked_format(path)
     require_free(path)
     side = side_of(path, size, columns_of(min(episodes, 16)) if grid else 1)
@@ -103,6 +103,7 @@ def evaluate_and_record(
     for pick in picks:
         if pick not in PICKS:
             raise ConfigError(f"Unknown episode to record {pick!r}; choose from {', '.join(PICKS)}.")
+        checked_format(folder / f"eval-{pick}.mp4")
         require_free(folder / f"eval-{pick}.mp4")
     episodes, max_steps = checked_episodes(episodes), checked_max_steps(max_steps)
     env = drawing_env(agent.agent, episodes, seed=seed, levels=levels)
@@ -111,11 +112,13 @@ def evaluate_and_record(
         played = play(agent.agent, env, episodes, deterministic=deterministic, seed=seed, max_steps=most)
         chosen = {pick: picked(played, pick) for pick in picks}
         films: dict[tuple[int, int], Film] = {}
-        for pick, episode in chosen.items():
-            films.setdefault((episode.env, episode.number), Film(folder / f"eval-{pick}.mp4", speed))
-        how = Filming(deterministic, seed, most, label_of(agent), stuck_after(speed, full), SIDE)
-        recorder = EpisodeRecorder(agent.agent, env, how, films, {})
-        recorder.run(episodes)
+        with tempfile.TemporaryDirectory(prefix="phasegrad-video-") as making:
+            for pick, episode in chosen.items():
+                films.setdefault((episode.env, episode.number), Film(Path(making) / f"eval-{pick}.mp4", speed))
+            how = Filming(deterministic, seed, most, label_of(agent), stuck_after(speed, full), SIDE)
+            recorder = EpisodeRecorder(agent.agent, env, how, films, {})
+            recorder.run(episodes)
+            _put_in_place(films, chosen, folder)
     finally:
         release(agent.agent, env)
     videos = {}
@@ -126,11 +129,21 @@ def evaluate_and_record(
     return as_evaluation(played), videos
 
 
+def _put_in_place(films: Mapping[tuple[int, int], Film], chosen: Mapping[str, Played], folder: Path) -> None:
+    """The films of the episodes that were picked as `folder`/eval-PICK.mp4; one episode may be picked twice."""
+    placed: dict[tuple[int, int], Path] = {}
+    for pick, episode in chosen.items():
+        key, path = (episode.env, episode.number), folder / f"eval-{pick}.mp4"
+        if key in placed:
+            copy(placed[key], path)
+        else:
+            move(films[key].path, path)
+            placed[key] = path
+
+
 def _of_an_evaluation(pick: str, episode: Played, film: Film, shown: Shown, folder: Path) -> Video:
     """The film of an episode that was picked, with the return that the evaluation counts."""
     path = folder / f"eval-{pick}.mp4"
-    if path != film.path:  # one episode may be picked twice
-        shutil.copyfile(film.path, path)
     if shown.episode_return != episode.episode_return and shown.ending != STUCK:
         warnings.warn(
             f"The {pick} episode made {episode.episode_return:g} and then {shown.episode_return:g} when it was "
@@ -231,6 +244,13 @@ def episode_keys(episodes: int, num_envs: int) -> list[tuple[int, int]]:
 def default_path(agent: Trainer, grid: bool) -> Path:
     """RUN_DIR/videos/step-N.mp4."""
     return videos_of(agent) / f"step-{agent.run.progress.step:012d}{'-grid' if grid else ''}.mp4"
+
+
+def named_film(path: Path) -> Path:
+    """Where a film that the user named is written: what a link leads to, if its name is a film's too."""
+    if path.is_dir() or path.suffix.lower() not in SUFFIXES:
+        return path  # which is refused
+    return named_output(path)
 
 
 def videos_of(agent: Trainer) -> Path:
