@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import io
 import json
 import os
 import shutil
@@ -19,6 +18,7 @@ import phasegrad as pg
 from phasegrad.algorithms.base import Algorithm
 from phasegrad.cli.main import main
 from phasegrad.errors import NonFiniteError, PhasegradWarning, RunError
+from phasegrad.runs import files
 from phasegrad.runs.carried import take_up_carried
 from phasegrad.runs.checkpoint import saved_legs, write_checkpoint
 from phasegrad.runs.directory import RunDirectory
@@ -421,6 +421,20 @@ def test_a_damaged_checkpoint_is_set_aside(tmp_path: Path, capsys: pytest.Captur
         assert pg.load(tmp_path / "run").progress.step == 256
 
 
+def out_of_reach(patched: pytest.MonkeyPatch, *ends: str) -> list[Path]:
+    """Files whose paths end so cannot be opened; the list of attempts."""
+    real, refused = files.open_own, list[Path]()
+
+    def closed(path: Path, *args: Any, **kwargs: Any) -> int:
+        if str(path).endswith(ends):
+            refused.append(path)
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return real(path, *args, **kwargs)
+
+    patched.setattr(files, "open_own", closed)
+    return refused
+
+
 @pytest.mark.parametrize("name", ["state.safetensors", "state.json", "leg.safetensors"])
 def test_a_checkpoint_out_of_reach_is_not_taken_for_damaged(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -428,15 +442,8 @@ def test_a_checkpoint_out_of_reach_is_not_taken_for_damaged(
     ppo(tmp_path / "run").learn(512, callback=lambda row: row["step"] < 320)
     assert (tmp_path / "run" / "checkpoints" / "step-000000000320" / name).exists()
     before = tree(tmp_path)
-    real = io.open
-
-    def closed(file: Any, *args: Any, **kwargs: Any) -> Any:
-        if str(file).endswith(f"step-000000000320/{name}"):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(file))
-        return real(file, *args, **kwargs)
-
     with monkeypatch.context() as patched:
-        patched.setattr("builtins.open", closed)
+        out_of_reach(patched, f"step-000000000320/{name}")
         assert main(["resume", str(tmp_path / "run"), "--quiet"]) == 2
     said = capsys.readouterr().err
     assert f"{name} cannot be read: Permission denied; nothing was changed: make it readable, then try again." in said
@@ -451,16 +458,10 @@ def test_segments_of_a_checkpoint_out_of_reach_are_kept(tmp_path: Path, monkeypa
     agent.learn(1024, callback=lambda row: row["step"] < 448)
     before = {path.name for path in (tmp_path / "run" / "segments").iterdir()}
     assert len(before) >= 2
-    real = io.open
-
-    def closed(file: Any, *args: Any, **kwargs: Any) -> Any:
-        if str(file).endswith(("step-000000000384/state.json", "step-000000000448/state.json")):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(file))
-        return real(file, *args, **kwargs)
-
     with monkeypatch.context() as patched:
-        patched.setattr("builtins.open", closed)
+        refused = out_of_reach(patched, "step-000000000384/state.json", "step-000000000448/state.json")
         agent.learn(1024, callback=lambda row: row["step"] < 576)  # the phase, and what others need, ends at 512
+    assert refused
     assert before <= {path.name for path in (tmp_path / "run" / "segments").iterdir()}
 
 

@@ -7,6 +7,7 @@ socket, a device without end, a folder; then every verb that opens it must end i
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import resource
 import shutil
@@ -21,7 +22,7 @@ import pytest
 
 import phasegrad as pg
 from phasegrad.cli.main import main
-from phasegrad.errors import PhasegradError
+from phasegrad.errors import PhasegradError, RunError
 
 SMALL: dict[str, Any] = {
     "preset": "none", "num_envs": 2, "num_steps": 8, "num_minibatches": 2, "hidden_sizes": (8,), "seed": 3,
@@ -37,16 +38,30 @@ FILES = (
     "segments/FIRST", "steps/step-000000000064.npz", "tensorboard/EVENTS", "videos/eval-best.mp4", "videos/eval-best.json",
 )  # fmt: skip
 FOLDERS = ("checkpoints", "checkpoints/NEWEST", "segments", "steps", "tensorboard", "videos")
-KINDS = ("link", "loose link", "pipe", "socket", "device", "folder")
-READERS = (["watch", "RUN", "--once"], ["report", "RUN", "--out", "OUT/page.html"], ["plot", "RUN", "--out", "OUT/curve.csv"])
-WRITERS = (
-    ["resume", "RUN", "--quiet"],
-    ["eval", "RUN", "--episodes", "1"],
-    ["report", "RUN"],
-    ["train", "ppg", "--env", "CartPole-v1", "--run-dir", "RUN", "--overwrite", "--quiet", "--total-steps", "64",
-     *(f"--{name.replace('_', '-')}={value}" for name, value in SMALL.items() if name not in ("hidden_sizes", "log_steps")),
-     "--hidden-sizes=8", "--log-steps"],
+KINDS = ("link", "loose link", "pipe", "socket", "device", "folder", "huge")
+# what other processes are shown of a run
+SHOWN = (
+    ".lock", "config.json", "metrics.jsonl", "result.json", "evaluations.jsonl", "levels.json", "videos/eval-best.mp4",
+    "videos/eval-best.json", "checkpoints", "videos",
 )  # fmt: skip
+READERS = (
+    ["watch", "RUN", "--once"], ["report", "RUN", "--out", "OUT/page.html"], ["plot", "RUN", "--out", "OUT/curve.csv"],
+)  # fmt: skip
+RESUME = ["resume", "RUN", "--quiet"]
+EVAL = ["eval", "RUN", "--episodes", "1"]
+OVERWRITE = [
+    "train", "ppg", "--env", "CartPole-v1", "--run-dir", "RUN", "--overwrite", "--quiet", "--total-steps", "64",
+    *(f"--{name.replace('_', '-')}={value}" for name, value in SMALL.items() if name not in ("hidden_sizes", "log_steps")),
+    "--hidden-sizes=8", "--log-steps",
+]  # fmt: skip
+# every name with a link and a pipe, a few with everything
+WRITTEN = [(name, kind) for name in (*FILES, *FOLDERS) for kind in ("link", "pipe")]
+WRITTEN += [
+    (name, kind)
+    for name in ("metrics.jsonl", "checkpoints/NEWEST/state.safetensors", "checkpoints/NEWEST", "checkpoints")
+    for kind in ("loose link", "socket", "device", "folder", "huge")
+    if kind != "huge" or "." in name
+]
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +86,10 @@ def put(kind: str, path: Path, outside: Path) -> None:
     outside.mkdir(exist_ok=True)
     target = outside / path.name
     is_folder = path.is_dir()
+    if kind == "huge":  # and without any blocks, so that it costs nothing
+        with open(path, "ab") as file:
+            file.truncate(1 << 36)
+        return
     if path.exists():
         shutil.move(path, target)
     elif not target.exists():
@@ -100,7 +119,11 @@ def contents(folder: Path) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for path in sorted(folder.rglob("*")):
         about = path.lstat()
-        found[str(path)] = (about.st_mtime_ns, about.st_mode, path.read_bytes() if path.is_file() else b"")
+        found[str(path)] = (
+            about.st_mtime_ns,
+            about.st_mode,
+            path.read_bytes() if path.is_file() and about.st_size < 1 << 24 else b"",
+        )
     return found
 
 
@@ -147,28 +170,229 @@ def verbs(table: tuple[list[str], ...], run: Path, out: Path) -> Iterator[list[s
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", [*FILES, *FOLDERS])
-def test_readers_end_and_leave_alone_what_is_outside(
+@pytest.mark.parametrize("name", SHOWN)
+def test_readers_end_and_change_nothing(original: Path, tmp_path: Path, call: Called, name: str, kind: str) -> None:
+    run = Path(shutil.copytree(original, tmp_path / "run"))
+    if kind == "huge" and (run / name).is_dir():
+        return
+    put(kind, place(run, name), tmp_path / "outside")
+    before = contents(tmp_path / "outside"), contents(run)
+    for arguments in verbs(READERS, run, tmp_path / "out"):
+        code, said = call(arguments)
+        if name == "config.json" and kind not in ("huge", "loose link"):
+            assert code == 2, arguments
+        if code and kind != "huge":
+            assert f"{name} is a" in said, arguments
+            assert f"not a {'folder' if name in FOLDERS else 'file'}, so it is not read." in said, arguments
+    assert (contents(tmp_path / "outside"), contents(run)) == before
+
+
+@pytest.mark.parametrize(("name", "kind"), WRITTEN)
+def test_a_run_is_resumed_or_replaced_without_touching_what_is_outside(
+    original: Path, tmp_path: Path, call: Called, name: str, kind: str
+) -> None:
+    for number, arguments in enumerate((RESUME, OVERWRITE)):
+        run = Path(shutil.copytree(original, tmp_path / f"run{number}"))
+        outside = tmp_path / f"outside{number}"
+        put(kind, place(run, name), outside)
+        before, was = contents(outside), contents(run)
+        code, said = call([argument.replace("RUN", str(run)) for argument in arguments])
+        assert contents(outside) == before, arguments[0]
+        if code:
+            assert f"{place(run, name).name} is a" in said or "segments is a" in said or kind == "huge", said
+            after = contents(run)
+            for path, about in was.items():  # refused before anything is written
+                assert after[path][2] == about[2], path
+        elif name.startswith("checkpoints/NEWEST/") and number == 0:
+            assert "The checkpoint before it is used." in said
+            assert kind == "huge" or f"{name.rpartition('/')[2]} is a" in said
+        if not code:
+            assert json.loads((run / "result.json").read_text())["step"] == (128 if number == 0 else 64)
+            assert not (run / "metrics.jsonl").is_symlink()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "name", [name for name in FILES if name in ("config.json", "evaluations.jsonl") or name.startswith("checkpoints")]
+)
+def test_an_agent_is_loaded_from_what_is_its_own(
     original: Path, tmp_path: Path, call: Called, name: str, kind: str
 ) -> None:
     run = Path(shutil.copytree(original, tmp_path / "run"))
     put(kind, place(run, name), tmp_path / "outside")
-    before = contents(tmp_path / "outside"), contents(run)
-    for arguments in verbs(READERS, run, tmp_path / "out"):
-        print(name, kind, arguments[0], call(arguments))
-    assert (contents(tmp_path / "outside"), contents(run)) == before
+    before = contents(tmp_path / "outside")
+    code, said = call([argument.replace("RUN", str(run)) for argument in EVAL])
+    assert contents(tmp_path / "outside") == before
+    if name == "config.json":
+        assert code == 2
+    else:
+        assert code == 0
+        assert ("The checkpoint before it is used." in said) == name.startswith("checkpoints")
+    with (
+        bounded(),
+        contextlib.suppress(PhasegradError),
+        pytest.warns() if code == 0 and said else contextlib.nullcontext(),
+    ):
+        assert pg.load(run).progress.step == (32 if name.startswith("checkpoints") else 48)
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe", "device", "huge"])
+@pytest.mark.parametrize("name", ["state.json", "state.safetensors", "leg.safetensors"])
+def test_a_saved_agent_is_what_it_seems(original: Path, tmp_path: Path, name: str, kind: str) -> None:
+    pg.load(original).save(tmp_path / "agent")
+    (tmp_path / "mine").symlink_to(tmp_path / "agent")  # the folder itself is the user's
+    assert pg.load(tmp_path / "mine").progress.step == 48
+    put(kind, tmp_path / "agent" / name, tmp_path / "outside")
+    before = contents(tmp_path / "outside")
+    with bounded(), pytest.raises(RunError) as error:
+        pg.load(tmp_path / "mine")
+    assert f"{name} is " in str(error.value)
+    assert contents(tmp_path / "outside") == before
+
+
+@pytest.mark.parametrize("name", ["checkpoints", "steps", "metrics.jsonl", "result.json"])
+def test_what_is_exchanged_for_a_link_while_it_trains_is_not_followed(tmp_path: Path, name: str) -> None:
+    run, outside = tmp_path / "run", tmp_path / "outside"
+    states: list[dict[str, Any]] = []
+
+    def exchange(row: dict[str, Any]) -> None:
+        if row["step"] == 48:
+            outside.mkdir()
+            if (run / name).exists():
+                shutil.move(run / name, outside / name)
+            else:
+                (outside / name).write_text("the user's own")
+            (run / name).symlink_to(outside / name)
+            states.append(contents(outside))
+
+    agent = pg.PPG("CartPole-v1", run_dir=run, **SMALL)
+    if name in ("checkpoints", "steps"):
+        with pytest.raises(RunError, match=f"{name} is a link, not a folder"):
+            agent.learn(128, callback=exchange)
+    else:
+        agent.learn(128, callback=exchange)
+    after = contents(outside)
+    if name == "metrics.jsonl":  # the very file that the run had opened, which somebody moved, is still written
+        assert after.keys() == states[0].keys()
+    else:
+        assert after == states[0]
+    agent.close()
+
+
+def test_the_run_directory_itself_may_be_a_link(tmp_path: Path, call: Called) -> None:
+    """Whatever it is called: these are names that a run has of its own."""
+    for name in ("run", "checkpoints", "videos", "segments"):
+        (tmp_path / f"disk-{name}").mkdir()
+        (tmp_path / name).symlink_to(tmp_path / f"disk-{name}")
+        agent = pg.PPG("CartPole-v1", run_dir=tmp_path / name, **SMALL)
+        agent.learn(128, callback=lambda row: row["step"] < 48).close()
+        assert call(["resume", str(tmp_path / name), "--quiet"])[0] == 0
+        assert call(["report", str(tmp_path / name)])[0] == 0
+        assert (tmp_path / f"disk-{name}" / "report.html").is_file()
+        agent.save(tmp_path / name / "agent")
+        assert pg.load(tmp_path / name / "agent").progress.step == 48
+
+
+# What the user names to be written
+
+OUTPUTS = {
+    "page.html": ["report", "RUN", "--out", "NAMED"],
+    "curve.csv": ["plot", "RUN", "--out", "NAMED"],
+    "curve.png": ["plot", "RUN", "--out", "NAMED"],
+    "steps.npz": ["eval", "RUN", "--episodes", "1", "--save-steps", "NAMED"],
+    "film.mp4": ["video", "RUN", "--max-steps", "3", "--out", "NAMED"],
+    "policy.onnx": ["export", "RUN", "--onnx", "NAMED"],
+    "bench.json": ["bench", "--out", "NAMED", "--task", "none"],
+}
+
+
+@pytest.mark.parametrize("kind", ["pipe", "socket", "device", "folder"])
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_outputs_do_not_replace_what_is_no_file(
+    original: Path, tmp_path: Path, call: Called, name: str, kind: str
+) -> None:
+    put(kind, tmp_path / name, tmp_path / "outside")
+    before = (tmp_path / name).lstat()
+    code, said = call([a.replace("RUN", str(original)).replace("NAMED", str(tmp_path / name)) for a in OUTPUTS[name]])
+    assert code == 2
+    assert name in said
+    assert " is a " in said
+    after = (tmp_path / name).lstat()
+    assert (after.st_ino, after.st_mode, after.st_mtime_ns) == (before.st_ino, before.st_mode, before.st_mtime_ns)
+    assert {path.name for path in tmp_path.iterdir()} == {name, "outside"}
+
+
+@pytest.mark.parametrize("name", ["page.html", "curve.csv", "curve.png", "steps.npz", "film.mp4"])
+def test_a_link_that_the_user_names_stays_and_its_file_is_written(
+    original: Path, tmp_path: Path, call: Called, name: str
+) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / name).symlink_to(tmp_path / "disk" / name)
+    command = [a.replace("RUN", str(original)).replace("NAMED", str(tmp_path / name)) for a in OUTPUTS[name]]
+    for _ in range(2):  # to nowhere, then to a file
+        assert call(command)[0] == 0
+        assert (tmp_path / name).is_symlink()
+        assert (tmp_path / "disk" / name).stat().st_size > 100
+        assert not list(tmp_path.rglob(".*"))
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", [*FILES, *FOLDERS])
-def test_writers_end_and_leave_alone_what_is_outside(
-    original: Path, tmp_path: Path, call: Called, name: str, kind: str
-) -> None:
-    for number, arguments in enumerate(WRITERS):
-        run = Path(shutil.copytree(original, tmp_path / f"run{number}"))
-        outside = tmp_path / f"outside{number}"
-        put(kind, place(run, name), outside)
-        before = contents(outside)
-        arguments = [argument.replace("RUN", str(run)) for argument in arguments]
-        print(name, kind, arguments[0], call(arguments))
-        assert contents(outside) == before, arguments[0]
+def test_demonstrations_are_read_from_files_alone(tmp_path: Path, call: Called, kind: str) -> None:
+    (tmp_path / "steps.npz").write_bytes(b"")
+    put(kind, tmp_path / "steps.npz", tmp_path / "outside")
+    code, said = call(
+        [
+            "clone",
+            "ppo",
+            "--env",
+            "CartPole-v1",
+            "--data",
+            str(tmp_path / "steps.npz"),
+            "--run-dir",
+            str(tmp_path / "x"),
+        ]
+    )
+    assert code == 2
+    assert "steps.npz" in said
+
+
+# A study's folder, and a search's
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe", "device", "folder"])
+@pytest.mark.parametrize("name", [".lock", "study.json", "page.json", "table.md", "report.html", "logs", "runs"])
+def test_a_study_is_written_into_its_folder_alone(tmp_path: Path, call: Called, name: str, kind: str) -> None:
+    (tmp_path / "small.toml").write_text(
+        'name = "small"\ntitle = "Small"\nabout = "A."\nsteps = 32\nseeds = [1]\nscore = "last100"\n'
+        'normalise = "none"\n'
+        '[[environments]]\nname = "cart"\nenv = "CartPole-v1"\n'
+        '[[variants]]\nname = "ppo"\nalgorithm = "ppo"\n[variants.fields]\npreset = "none"\nnum_envs = 2\nnum_steps = 8\n'
+    )
+    root = tmp_path / "study"
+    root.mkdir()
+    if name in ("logs", "runs"):
+        (root / name).mkdir()
+    put(kind, root / name, tmp_path / "outside")
+    before = contents(tmp_path / "outside"), (root / name).lstat().st_mtime_ns
+    code, said = call(["study", str(tmp_path / "small.toml"), "--dir", str(root), "--quiet", "--jobs", "1"])
+    assert code == 2
+    assert name in said
+    assert (contents(tmp_path / "outside"), (root / name).lstat().st_mtime_ns) == before
+    assert call(["watch", str(root), "--once"])[0] == 2
+    assert (contents(tmp_path / "outside"), (root / name).lstat().st_mtime_ns) == before
+
+
+@pytest.mark.parametrize("kind", ["link", "loose link", "pipe", "device", "folder"])
+@pytest.mark.parametrize("name", ["trials.log", "best.json", "trials.json", "report.html"])
+def test_a_search_is_written_into_its_folder_alone(tmp_path: Path, call: Called, name: str, kind: str) -> None:
+    pytest.importorskip("optuna")
+    root = tmp_path / "search"
+    root.mkdir()
+    put(kind, root / name, tmp_path / "outside")
+    before = contents(tmp_path / "outside")
+    code, said = call(
+        ["tune", "ppo", "--env", "CartPole-v1", "--dir", str(root), "--trials", "1", "--total-steps", "64"]
+    )
+    assert code == 2
+    assert name in said
+    assert contents(tmp_path / "outside") == before

@@ -16,7 +16,7 @@ from phasegrad.machine.memory import resident_bytes
 from phasegrad.machine.orphans import is_running
 from phasegrad.machine.paths import as_path
 from phasegrad.phases import SETTINGS, phase_schedule
-from phasegrad.runs.below import read_start
+from phasegrad.runs.below import read_start, require_file
 from phasegrad.runs.ending import summary_line
 from phasegrad.runs.files import read_json_object
 from phasegrad.runs.formats import duration, printable
@@ -37,6 +37,7 @@ class Watched:
 
     def __init__(self, path: str | Path) -> None:
         self.path = as_path(path)
+        require_file(self.path / CONFIG)
         self.config = read_json_object(self.path / CONFIG)
         if not self.config:
             raise RunError(f"{self.path} is not a run directory: it has no readable {CONFIG}.")

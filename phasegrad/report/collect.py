@@ -6,6 +6,7 @@ The files are data from anyone: what cannot be read is passed over and said, nev
 from __future__ import annotations
 
 import bisect
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +16,7 @@ import numpy as np
 
 from phasegrad.errors import RunError
 from phasegrad.machine.paths import as_path
+from phasegrad.runs.below import require_file
 from phasegrad.runs.files import read_json_object
 from phasegrad.runs.noting import read_evaluations
 from phasegrad.runs.reading import CONFIG, METRICS, RESULT, MetricsReader, number_or_none
@@ -79,7 +81,7 @@ def find_runs(paths: Iterable[str | Path]) -> list[Path]:
         path = as_path(given)
         if not path.is_dir():
             raise RunError(f"{path} is not a directory: give run directories, or a folder that holds some.")
-        below = [path] if (path / CONFIG).is_file() else sorted(_below(path, DEEPEST))
+        below = [path] if os.path.lexists(path / CONFIG) else sorted(_below(path, DEEPEST))
         if not below:
             raise RunError(f"{path} holds no run: no {CONFIG} there or in the folders below it.")
         for run in below:
@@ -102,6 +104,7 @@ def _below(path: Path, depth: int) -> Iterable[Path]:
 
 def read_run(path: Path) -> RecordedRun:
     """One run directory; RunError where it holds no config or not one row of metrics."""
+    require_file(path / CONFIG)
     config = read_json_object(path / CONFIG)
     if not config:
         raise RunError(f"{path} is not a run directory: its {CONFIG} is missing, damaged or too large.")

@@ -78,6 +78,16 @@ def holding(path: Path) -> Iterator[tuple[int, str]]:
         os.close(descriptor)
 
 
+def special_in(root: Path, *parts: str) -> list[tuple[str, int]]:
+    """Of what is in the folder `root/parts...` that which is neither a file nor a link, by name and `st_mode`."""
+    try:
+        with folder_of(root, *parts) as descriptor, os.scandir(descriptor) as entries:
+            odd = [entry for entry in entries if not (entry.is_symlink() or entry.is_file(follow_symlinks=False))]
+            return sorted((entry.name, entry.stat(follow_symlinks=False).st_mode) for entry in odd)
+    except FileNotFoundError:
+        return []
+
+
 def names_in(root: Path, *parts: str) -> list[str]:
     """What is in the folder `root/parts...`; nothing where there is none."""
     try:
@@ -154,6 +164,14 @@ def told(error: NotRegularError) -> str:
     return f"{error.filename} {str(error.strerror).removeprefix('it ')}"
 
 
+def require_file(path: Path) -> None:
+    """Refuse a link, a pipe or a device in the place of a file; a missing one is told elsewhere."""
+    with contextlib.suppress(OSError):
+        mode = mode_of(path)
+        if mode is not None and not stat.S_ISREG(mode):
+            raise RunError(f"{path} is {kind(mode)}, not a file, so it is not read.")
+
+
 def require_folders(root: Path, *names: str) -> None:
     """Refuse a folder of these names in `root` that is a link or no folder, before anything is written."""
     for name in names:
@@ -163,7 +181,8 @@ def require_folders(root: Path, *names: str) -> None:
         except FileNotFoundError:
             pass
         except NotRegularError as error:
-            raise RunError(f"{told(error)}: put the folder itself there, or move it away, then try again.") from None
+            way_out = "put the folder itself there, or move it away" if "a link" in told(error) else "move it away"
+            raise RunError(f"{told(error)}: {way_out}, then try again.") from None
 
 
 def named_output(path: Path, option: str = "") -> Path:

@@ -6,10 +6,10 @@ import re
 import stat
 from pathlib import Path
 
-from phasegrad.errors import PhasegradError, RunError
+from phasegrad.errors import DamagedError, PhasegradError, RunError
 from phasegrad.machine.regular_files import kind
 from phasegrad.runs.below import CHECKPOINTS as CHECKPOINTS
-from phasegrad.runs.below import VIDEOS, mode_of, names_in, remove_empty_in, remove_file, require_folders
+from phasegrad.runs.below import VIDEOS, mode_of, names_in, remove_empty_in, remove_file, require_folders, special_in
 from phasegrad.runs.changing import CHANGES
 from phasegrad.runs.files import intended_name, read_json
 from phasegrad.runs.metrics import EVENTS, TENSORBOARD
@@ -51,6 +51,11 @@ def require_own_run(folder: Path, way_out: str) -> None:
         raise RunError(
             f"{folder} is not a run directory (it has no {CONFIG}), so it will not be overwritten: {way_out}."
         ) from None
+    except DamagedError as error:
+        if stat.S_ISREG(mode_of(folder / CONFIG) or 0):
+            config = None
+        else:
+            raise RunError(f"{str(error).rstrip('.')}, and {folder} will not be overwritten: {way_out}.") from None
     except PhasegradError:
         config = None
     versions = config.get("versions") if isinstance(config, dict) else None
@@ -95,6 +100,10 @@ def require_plain(folder: Path, links: bool) -> None:
     `links`: links in the place of files are allowed, since the run is replaced, and they go with it, alone.
     """
     require_folders(folder, *FOLDERS)
+    for place, pattern in IN_FOLDERS.items():
+        for name, mode in special_in(folder, place):
+            if pattern.fullmatch(name):
+                raise RunError(f"{folder / place / name} is {kind(mode)}, not a file: move it away, then try again.")
     for name in FILES:
         mode = mode_of(folder / name)
         if mode is not None and not stat.S_ISREG(mode) and not (links and stat.S_ISLNK(mode)):

@@ -124,13 +124,13 @@ class PieceStore:
 
 
 def _size(path: Path) -> int:
-    try:
-        with reading(path), open(open_own(path), "rb") as file:
-            return os.fstat(file.fileno()).st_size
-    except DamagedError:
-        if os.path.lexists(path):
-            raise
-        raise DamagedError(f"{path}, which the checkpoint needs, is missing.") from None
+    with reading(path):
+        try:
+            handle = open_own(path)
+        except FileNotFoundError:
+            raise DamagedError(f"{path}, which the checkpoint needs, is missing.") from None
+        with open(handle, "rb"):
+            return os.fstat(handle).st_size
 
 
 def _groups(pieces: Pieces) -> Iterator[dict[int, Mapping[str, Tensor]]]:

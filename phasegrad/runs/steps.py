@@ -6,6 +6,7 @@ Files are named by the step that the rollout ended at, so a resumed run writes o
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ import numpy as np
 import torch
 
 from phasegrad.runs.below import STEPS as STEPS
-from phasegrad.runs.below import make_folder, open_own
+from phasegrad.runs.below import make_folder, mode_of, open_own, remove_file
 from phasegrad.runs.files import writing
 
 if TYPE_CHECKING:
@@ -53,4 +54,6 @@ def _opened(path: Path) -> IO[bytes]:
     make_folder(
         path.parents[1], STEPS
     )  # not the run directory: one that is gone while the run trains must not come back
+    if stat.S_ISLNK(mode_of(path) or 0):
+        remove_file(path)  # the link goes, and what it leads to is left alone
     return open(open_own(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb")

@@ -6,6 +6,7 @@ It never writes, takes no lock and needs no torch, so it can look at a study of 
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from phasegrad.errors import RunError
 from phasegrad.machine.orphans import is_running
 from phasegrad.machine.paths import as_path
-from phasegrad.runs.below import read_start
+from phasegrad.runs.below import read_start, require_file
 from phasegrad.runs.files import MOST_JSON_BYTES, read_json_object
 from phasegrad.runs.lock import LOCK
 from phasegrad.runs.reading import CONFIG, number_or_none
@@ -38,7 +39,7 @@ IN_ORDER = (*AT_WORK, "failed", "stopped", "finished", "waiting")
 def is_study(path: str | Path) -> bool:
     """Whether this is a study's folder, and no run's."""
     folder = as_path(path)
-    return (folder / DEFINITION).is_file() and not (folder / CONFIG).exists()
+    return os.path.lexists(folder / DEFINITION) and not (folder / CONFIG).exists()
 
 
 class WatchedStudy:
@@ -46,6 +47,7 @@ class WatchedStudy:
 
     def __init__(self, path: str | Path) -> None:
         self.root = as_path(path)
+        require_file(self.root / DEFINITION)
         data = read_json_object(self.root / DEFINITION, MOST_JSON_BYTES)
         places = planned_places(self.root, data)
         if not places:
