@@ -23,7 +23,7 @@ from phasegrad.runs.carried import carried_by, carried_limit
 from phasegrad.runs.checkpoint import read_state, require_fit, restore, saved_spaces
 from phasegrad.runs.continuing import FREE_FIELDS, changed_settings
 from phasegrad.runs.directory import RunDirectory
-from phasegrad.runs.files import checked_header, require_checksum
+from phasegrad.runs.files import checked_header, reading, require_checksum
 from phasegrad.runs.reading import CONFIG
 from phasegrad.runs.replacing import STATE, TENSORS, current
 from phasegrad.schedules import CUSTOM, POINTS, FunctionSchedule, LostFunction, Scheduled
@@ -70,9 +70,11 @@ def load(
     learnt, such as torch_threads or checkpoint_every. Any other is refused, with the reason.
     """
     path, given = as_path(path), Given(env, encoder, device, dict(schedules or {}))
-    if not path.exists():
+    with reading(path):
+        is_there, is_save = path.exists(), (path / STATE).exists() or not (path / CONFIG).exists()
+    if not is_there:
         raise RunError(f"{path} does not exist.")
-    if (path / STATE).exists() or not (path / CONFIG).exists():
+    if is_save:
         agent = _from_checkpoint(path, given)
     else:
         agent = _from_run(RunDirectory(path), given, checkpoint)

@@ -48,7 +48,7 @@ def plot_runs(
         _write_table(lines, path)
     if not only_table:
         _draw(lines, out, title, smooth)
-    return problems
+    return [*problems, *(f"{run.path}: {run.gaps}; the curve shows what is there." for run in runs if run.gaps)]
 
 
 def _require_picture(out: Path) -> None:

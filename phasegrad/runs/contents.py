@@ -29,7 +29,7 @@ IN_FOLDERS = {
         r"(?P<hidden>\.)?(step-[0-9]{12,18}(-grid)?|steps(-[0-9]{1,18}){2,6}|eval-(best|median|worst))"
         r"(?(hidden)\.([0-9]+\.(mp4|gif|webp)|json\.[0-9]+\.tmp)|\.(mp4|gif|webp|json))"
     ),
-    STEPS: re.compile(r"step-[0-9]{12,18}\.npz"),
+    STEPS: re.compile(r"step-[0-9]{12,18}\.npz|\.step-[0-9]{12,18}\.npz\.[0-9]+\.tmp"),
 }
 
 

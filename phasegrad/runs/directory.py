@@ -15,7 +15,7 @@ from phasegrad.runs.checkpoint import read_state, saved_legs, write_checkpoint
 from phasegrad.runs.contents import CHECKPOINT, CHECKPOINTS, LAUNCH, entries, is_stray, remove_run, require_own_run
 from phasegrad.runs.contract import Trainer
 from phasegrad.runs.files import intended_name, read_json, read_limited, reading, write_atomically, writing
-from phasegrad.runs.lock import LOCK, Lock
+from phasegrad.runs.lock import LOCK, Lock, cannot_be_written
 from phasegrad.runs.metrics import plain_json
 from phasegrad.runs.pieces import PieceStore
 from phasegrad.runs.reading import CONFIG, METRICS, RESULT
@@ -36,9 +36,10 @@ class RunDirectory:
 
     def exists(self) -> bool:
         """Whether something is here; an empty folder, and what a run killed at its very start left, is nothing."""
-        if not self.path.is_dir():
-            return False
-        return any(entry.name != LOCK and not is_stray(entry.name) for entry in self.path.iterdir())
+        with reading(self.path):
+            if not self.path.is_dir():
+                return False
+            return any(entry.name != LOCK and not is_stray(entry.name) for entry in self.path.iterdir())
 
     def require_free(self, overwrite: bool) -> None:
         """For the command line: refuse a directory in use, or with `overwrite` one that no run of ours may replace."""
@@ -68,7 +69,7 @@ class RunDirectory:
             self.lock = Lock(self.path)
             self._handle = os.open(self.path, os.O_RDONLY)
         except OSError as error:
-            raise RunError(f"Run directory {self.path} cannot be written: {error.strerror or error}.") from None
+            raise RunError(cannot_be_written(self.path, error)) from None
         if not trainer.run.takes_over:
             self._require_room(trainer.run.overwrite)  # again: another process may have been first
         elif not trainer.run.overwrite:
@@ -125,7 +126,7 @@ class RunDirectory:
                     stray.unlink(missing_ok=True)
 
     def require_present(self) -> None:
-        """Stop where the directory that was opened is no longer at its place: nothing may come into being there."""
+        """Stop where the directory that was opened is no longer at its place, or no longer this run's alone."""
         if self._handle is None:
             return
         try:
@@ -137,6 +138,8 @@ class RunDirectory:
                 f"Run directory {self.path} was moved or removed while the run was training, so it has stopped: resume it "
                 "where it is now, or start it again."
             )
+        if self.lock is not None:
+            self.lock.require_own()
 
     def close(self) -> None:
         if self.lock is not None:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from phasegrad.errors import DamagedError, RunError
+from phasegrad.machine.failures import reason, remedy
 
 MOST_JSON_BYTES = 1 << 26
 MOST_OBJECT_BYTES = 1 << 22  # of a file that anyone may have written
@@ -29,15 +30,12 @@ ITEM_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16"
 
 
 @contextlib.contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """Turns a failed write into the sentence for it."""
+def writing(path: Path, then: str = "resume the run") -> Iterator[None]:
+    """Turns a failed write into the sentence for it, which says what to do `then`."""
     try:
         yield
     except OSError as error:
-        reason = error.strerror or str(error) or type(error).__name__
-        raise RunError(
-            f"{path} could not be written: {reason}; make room or permit it, then resume the run."
-        ) from error
+        raise RunError(f"{path} could not be written: {reason(error)}; {remedy(error)}, then {then}.") from error
 
 
 def write_synced(path: Path, payload: bytes) -> None:

@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from phasegrad.runs.files import reading
+
 LONGEST_LINE = 1 << 20  # bytes; a real iteration takes one to three thousand
 CONFIG, METRICS, RESULT = "config.json", "metrics.jsonl", "result.json"  # as in directory.py, which needs torch
 TAIL_BYTES = 8192  # enough for the last iteration
@@ -39,6 +41,10 @@ class MetricsReader:
 
     def new_rows(self) -> Iterator[Row]:
         """Rows appended since the last call; a last line that has no end yet is left for the next."""
+        with reading(self.path):
+            yield from self._new_rows()
+
+    def _new_rows(self) -> Iterator[Row]:
         if not self.path.is_file():
             return
         if self.path.stat().st_size < self.offset:  # a resumed run went back to its checkpoint

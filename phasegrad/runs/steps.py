@@ -11,7 +11,7 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from phasegrad.runs.files import writing
+from phasegrad.runs.files import replacing_file, writing
 
 if TYPE_CHECKING:
     from phasegrad.data.storage import Rollout
@@ -37,7 +37,7 @@ def write_steps(run_dir: Path, step: int, rollout: Rollout, distribution: Distri
         name: part.numpy() for name, part in distribution.named_actions(torch.from_numpy(actions)).items()
     }
     path = run_dir / STEPS / f"step-{step:012d}.npz"
-    with writing(path), _opened(path) as file:
+    with writing(path), replacing_file(path) as temporary, _opened(temporary) as file:
         np.savez(
             file,
             reward=rewards,

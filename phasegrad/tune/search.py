@@ -23,7 +23,7 @@ from phasegrad.algorithms import ALGORITHMS
 from phasegrad.algorithms.base import Algorithm
 from phasegrad.config import Config
 from phasegrad.errors import ConfigError, PhasegradError, PhasegradWarning, RunError
-from phasegrad.machine.orphans import is_running
+from phasegrad.machine.orphans import began, is_running
 from phasegrad.machine.paths import as_path
 from phasegrad.models.images import is_image, with_images
 from phasegrad.presets import resolve_config
@@ -172,7 +172,7 @@ class Search:
 
     def draw(self, trial: Any) -> dict[str, Any]:
         """The settings of a trial, which is this process's now."""
-        trial.set_user_attr("process", f"{socket.gethostname()}:{os.getpid()}")
+        trial.set_user_attr("process", f"{socket.gethostname()}:{os.getpid()} {began(os.getpid()) or ''}".strip())
         return {name: values.suggest(trial, name) for name, values in self.space.items()}
 
     def attempt(self, trial: Any, parameters: Mapping[str, Any]) -> float:
@@ -281,7 +281,8 @@ def ended_trials(study: Any) -> list[Any]:
 
 
 def _is_alive(owner: str) -> bool:
-    """Whether the process HOST:PID of a trial still runs; one on another machine is given the benefit of the doubt."""
+    """Whether the process "HOST:PID BEGINNING" of a trial still runs; another machine's has the benefit of the doubt."""
+    owner, _, since = owner.partition(" ")
     host, _, pid = owner.rpartition(":")
     if not pid.isdigit():
         return False
@@ -289,7 +290,7 @@ def _is_alive(owner: str) -> bool:
         return True
     if int(pid) == os.getpid():
         return False  # an earlier call in this process
-    return is_running(int(pid))
+    return is_running(int(pid)) and (not since or began(int(pid)) in (None, since))
 
 
 def _parts(agent: Algorithm) -> list[Any]:
