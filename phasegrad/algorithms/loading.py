@@ -20,7 +20,7 @@ from phasegrad.errors import ConfigError, DamagedError, PhasegradError, Phasegra
 from phasegrad.machine.paths import as_path
 from phasegrad.models import build_model
 from phasegrad.runs.carried import carried_by, carried_limit
-from phasegrad.runs.checkpoint import read_state, require_fit, restore, saved_spaces
+from phasegrad.runs.checkpoint import measured, read_state, require_fit, restore, saved_spaces, whole
 from phasegrad.runs.continuing import FREE_FIELDS, changed_settings
 from phasegrad.runs.directory import RunDirectory
 from phasegrad.runs.files import checked_header, reading, require_checksum
@@ -233,12 +233,10 @@ def _build(folder: Path, state: dict[str, Any], given: Given) -> Algorithm:
     if agent.progress.step:
         agent.config.freeze()
     _compare_versions(folder, state)
-    extra = state.get("extra", {})
-    agent.run.metrics_bytes, agent.run.seconds_before = (
-        int(extra.get("metrics_bytes", 0)),
-        float(extra.get("seconds", 0.0)),
-    )
-    agent.run.seconds_evaluating = float(extra.get("seconds_evaluating", 0.0))
+    extra, file = state.get("extra", {}), folder / STATE
+    agent.run.metrics_bytes = whole(extra, "metrics_bytes", file, 0)
+    agent.run.seconds_before = measured(extra, "seconds", file)
+    agent.run.seconds_evaluating = measured(extra, "seconds_evaluating", file)
     return agent
 
 

@@ -80,7 +80,7 @@ def _write_table(lines: Sequence[Line], path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise RunError(f"{path} cannot be written: {error.strerror or error}.") from None
-    write_atomically(path, text.getvalue().encode())
+    write_atomically(path, text.getvalue().encode(), "try again")
 
 
 def _draw(lines: Sequence[Line], out: Path, title: str | None, smooth: float) -> None:

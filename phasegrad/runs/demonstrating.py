@@ -16,7 +16,7 @@ from phasegrad.agent import Agent
 from phasegrad.data.demonstrations import STEPS_FILE
 from phasegrad.errors import ConfigError
 from phasegrad.runs.evaluation import Evaluation, Spectator, run_evaluation
-from phasegrad.runs.files import writing
+from phasegrad.runs.files import replacing_file, writing
 
 
 class StepsKept(Spectator):
@@ -72,7 +72,7 @@ class StepsKept(Spectator):
         steps = [step for episode in self.episodes for step in episode]
         arrays = {name: np.stack([np.asarray(step[name]) for step in steps]) for name in steps[0]}
         returns = np.array([sum(step["rewards"] for step in episode) for episode in self.episodes])
-        with writing(path), open(path, "wb") as file:
+        with writing(path, "try again"), replacing_file(path) as temporary, open(temporary, "wb") as file:
             np.savez_compressed(file, allow_pickle=False, returns=returns, **arrays)
         return len(steps)
 

@@ -18,7 +18,7 @@ from phasegrad.runs.files import intended_name, read_json, read_limited, reading
 from phasegrad.runs.lock import LOCK, Lock, cannot_be_written
 from phasegrad.runs.metrics import plain_json
 from phasegrad.runs.pieces import PieceStore
-from phasegrad.runs.reading import CONFIG, METRICS, RESULT
+from phasegrad.runs.reading import CONFIG, METRICS, RESULT, number_or_none
 from phasegrad.runs.replacing import STATE, TENSORS, remove_save
 from phasegrad.versions import versions
 
@@ -320,5 +320,4 @@ def environment_of(checkpoint: Path) -> tuple[Any, Any] | None:
 def evaluation_return(checkpoint: Path) -> float | None:
     """The mean return of the evaluation made with a checkpoint, if there was one."""
     evaluation = noted_in(checkpoint).get("evaluation")
-    value = evaluation.get("return_mean") if isinstance(evaluation, dict) else None
-    return float(value) if isinstance(value, (int, float)) else None
+    return number_or_none(evaluation.get("return_mean")) if isinstance(evaluation, dict) else None

@@ -84,15 +84,15 @@ def replace_synced(path: Path, payload: bytes) -> None:
     sync_folder(path.parent)
 
 
-def write_atomically(path: Path, payload: bytes) -> None:
+def write_atomically(path: Path, payload: bytes, then: str = "resume the run") -> None:
     """`replace_synced`, with a sentence where it fails."""
-    with writing(path):
+    with writing(path, then):
         replace_synced(path, payload)
 
 
-def write_json(path: Path, data: Any) -> None:
+def write_json(path: Path, data: Any, then: str = "resume the run") -> None:
     """The data as JSON that a person can read too."""
-    write_atomically(path, (json.dumps(data, indent=1) + "\n").encode())
+    write_atomically(path, (json.dumps(data, indent=1) + "\n").encode(), then)
 
 
 @contextlib.contextmanager

@@ -21,6 +21,7 @@ except ImportError:  # a system without such locks does without
     fcntl = None  # type: ignore[assignment]
 
 LOCK = ".lock"
+ANEW = os.O_RDWR | os.O_CREAT | os.O_EXCL
 MOST_BYTES = 300  # of what is in it
 TRIES, SECONDS_BETWEEN = 6, 0.01  # `is_held` has a lock of its own for a moment, which is no reason to give up
 _held: set[int] = set()  # file descriptors; a forked worker must not keep its parent's lock alive
@@ -72,7 +73,7 @@ class Lock:
             try:
                 if _locked(handle):
                     if self._is_at_its_place(handle):
-                        return self._signed(handle)
+                        return self._signed(os.dup(handle))  # of the same lock
                     continue  # its owner removed it as we came: there is, or will be, another
                 owner = _read(handle)
                 if _is_alive(owner):
@@ -80,30 +81,22 @@ class Lock:
                 with contextlib.suppress(FileNotFoundError):
                     self.path.unlink()
                 with contextlib.suppress(FileExistsError):  # a file of our own: whoever had the old one sees that
-                    os.dup2(
-                        mine := open_below(
-                            self.path.parent, LOCK, flags=os.O_RDWR | os.O_CREAT | os.O_EXCL, mode=0o644
-                        ),
-                        handle,
-                        inheritable=False,
-                    )
-                    os.close(mine)
-                    return self._signed(handle)
+                    return self._signed(open_below(self.path.parent, LOCK, flags=ANEW, mode=0o644))
             except BlockingIOError:
                 raise RunError(self._taken(_read(handle))) from None
             finally:
-                if handle not in _held:
-                    os.close(handle)
+                os.close(handle)
 
     def _signed(self, handle: int) -> int:
+        """The handle of a lock that is this process's, and says so."""
         _held.add(handle)
         try:
             os.ftruncate(handle, 0)
             os.pwrite(handle, signature(), 0)
         except OSError:
-            _held.discard(handle)
-            with contextlib.suppress(OSError):  # an empty one of ours is in nobody's way
+            with contextlib.suppress(OSError):
                 self.path.unlink()
+            self._close(handle)
             raise
         return handle
 
@@ -166,21 +159,21 @@ def cannot_be_written(folder: Path, error: OSError) -> str:
 
 
 def is_held(folder: Path) -> bool:
-    """Whether a process is writing the run, or the study, now; takes nothing."""
+    """Whether a process is writing the run, or the study, now; keeps nothing."""
     try:
         handle = open_below(folder, LOCK)
-    except OSError:
-        handle = None
-    else:
-        try:
-            if _locked(handle, shared=True):
-                return False
-            return _is_alive(_read(handle))
-        except BlockingIOError:
-            return True
-        finally:
-            os.close(handle)
-    try:  # without the file, or where it may not be read
+    except OSError:  # removed while a run goes on, or not for us to read
+        return _is_folder_held(folder)
+    try:
+        return not _locked(handle, shared=True) and _is_alive(_read(handle))
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(handle)
+
+
+def _is_folder_held(folder: Path) -> bool:
+    try:
         handle = open_folder(folder)
     except OSError:
         return False

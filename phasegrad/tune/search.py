@@ -23,6 +23,7 @@ from phasegrad.algorithms import ALGORITHMS
 from phasegrad.algorithms.base import Algorithm
 from phasegrad.config import Config
 from phasegrad.errors import ConfigError, PhasegradError, PhasegradWarning, RunError
+from phasegrad.machine.failures import reason, remedy
 from phasegrad.machine.orphans import began, is_running
 from phasegrad.machine.paths import as_path
 from phasegrad.models.images import is_image, with_images
@@ -110,6 +111,8 @@ class Search:
             study = optuna.create_study(
                 study_name=STUDY, storage=self.storage(), direction="maximize", load_if_exists=True
             )
+        except OSError as error:
+            raise RunError(self.lost_journal(error)) from None
         except (ValueError, KeyError, AssertionError) as error:
             raise RunError(f"{self.folder / JOURNAL} is damaged ({error}): use another --dir.") from None
         asked = {"env": self.env, "algorithm": self.algorithm, "steps": self.steps}
@@ -139,6 +142,10 @@ class Search:
             sampler=self.optuna.samplers.RandomSampler(),
             pruner=self.pruner(trials),
         )
+
+    def lost_journal(self, error: OSError) -> str:
+        """The sentence for a search whose journal cannot be written."""
+        return f"{self.folder / JOURNAL} could not be written: {reason(error)}; {remedy(error)}, then run the search again."
 
     def storage(self) -> Any:
         backend = self.optuna.storages.journal.JournalFileBackend(str(self.folder / JOURNAL))
@@ -261,8 +268,8 @@ class Search:
 
     def write(self, study: Any) -> None:
         """The best trial as a preset file, and all trials as a table for other programs."""
-        write_json(self.folder / PRESET, study.best_trial.user_attrs["preset"])
-        write_json(self.folder / TRIALS, self.rows(study))
+        write_json(self.folder / PRESET, study.best_trial.user_attrs["preset"], "run the search again")
+        write_json(self.folder / TRIALS, self.rows(study), "run the search again")
 
 
 def is_journal(path: Path) -> bool:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
-import tempfile
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,7 +30,7 @@ from phasegrad.runs.evaluation import (
 )
 from phasegrad.video.animation import checked_format, convert, every_nth, is_encoded_again
 from phasegrad.video.drawing import checked_speed, drawing_env
-from phasegrad.video.film import Film, join
+from phasegrad.video.film import Film, join, refused, working_folder
 from phasegrad.video.notes import require_free, write_notes
 from phasegrad.video.recorders import STUCK, EpisodeRecorder, Filming, GridRecorder, Shown, Video, columns_of
 from phasegrad.video.stuck import steps_without_change
@@ -71,8 +70,8 @@ def record_video(
     try:
         speed, most = checked_speed(env, fps), step_limit(env, checked_max_steps(max_steps))
         how = Filming(deterministic, seed, most, label_of(agent), stuck_after(speed, full), side)
-        with tempfile.TemporaryDirectory(prefix="phasegrad-video-") as folder:
-            whole = Path(folder) / "whole.mp4"
+        with working_folder() as folder:
+            whole = folder / "whole.mp4"
             film = _film_grid if grid else _film_in_turn
             video = film(agent, env, how, episodes, whole, speed, is_encoded_again(path))
             video = in_place(video, path, speed)
@@ -130,7 +129,8 @@ def _of_an_evaluation(pick: str, episode: Played, film: Film, shown: Shown, fold
     """The film of an episode that was picked, with the return that the evaluation counts."""
     path = folder / f"eval-{pick}.mp4"
     if path != film.path:  # one episode may be picked twice
-        shutil.copyfile(film.path, path)
+        with refused(path):
+            shutil.copyfile(film.path, path)
     if shown.episode_return != episode.episode_return and shown.ending != STUCK:
         warnings.warn(
             f"The {pick} episode made {episode.episode_return:g} and then {shown.episode_return:g} when it was "
