@@ -67,7 +67,8 @@ class Lock:
         _held.add(handle)
         return handle
 
-    def _acquire(self) -> int:
+    def _acquire(self, again: bool = False) -> int:
+        """`again`: for a run under way, which gives way to an owner of another machine that came since."""
         while True:
             handle = open_below(self.path.parent, LOCK, flags=os.O_RDWR | os.O_CREAT, mode=0o644)
             try:
@@ -76,7 +77,7 @@ class Lock:
                         return self._signed(os.dup(handle))  # of the same lock
                     continue  # its owner removed it as we came: there is, or will be, another
                 owner = _read(handle)
-                if _is_alive(owner):
+                if _is_alive(owner) or (again and _is_elsewhere(owner)):
                     raise RunError(self._taken(owner))
                 with contextlib.suppress(FileNotFoundError):
                     self.path.unlink()
@@ -115,7 +116,7 @@ class Lock:
         if self.handle is None or self.process != os.getpid() or self._is_at_its_place(self.handle):
             return
         try:
-            mine = self._acquire()
+            mine = self._acquire(again=True)
         except OSError:  # it cannot be put back now; what is written next says why
             return
         except RunError:
@@ -234,10 +235,14 @@ def _read(handle: int) -> list[str]:
 
 def _is_alive(owner: list[str]) -> bool:
     """Whether the process is one of this machine, and the same that wrote this."""
-    if not owner or (len(owner) > 2 and owner[2] != _here()):
+    if not owner or _is_elsewhere(owner):
         return False
     process, since = int(owner[0]), owner[1] if len(owner) > 1 else "-"
     return is_running(process) and (since == "-" or began(process) in (None, since))
+
+
+def _is_elsewhere(owner: list[str]) -> bool:
+    return len(owner) > 2 and owner[2] != _here()
 
 
 def _here() -> str:
