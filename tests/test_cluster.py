@@ -478,8 +478,8 @@ def writer(run: Path) -> int:
     """The process that trains a run which has a checkpoint and a good part before it, or 0."""
     try:
         steps = 128 * (run / "metrics.jsonl").read_text().count("\n")
-        return int((run / LOCK).read_text() or 0) if 1024 < steps < 6144 else 0
-    except (OSError, ValueError):
+        return int((run / LOCK).read_text().split()[0]) if 1024 < steps < 6144 else 0
+    except (OSError, ValueError, IndexError):
         return 0
 
 

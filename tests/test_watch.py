@@ -20,6 +20,7 @@ from phasegrad.cli import watch as watching
 from phasegrad.cli.main import main
 from phasegrad.cli.watch import Watched, auxiliary_interval
 from phasegrad.runs.formats import duration, number, sparkline
+from phasegrad.runs.lock import Lock
 from phasegrad.runs.panel import RunPanel
 from phasegrad.runs.reading import MetricsReader
 from phasegrad.runs.view import RunView, plain_line
@@ -82,13 +83,13 @@ def test_a_running_run_is_followed_to_its_end(
 ) -> None:
     rows = rows_of(10)
     run = write_run(tmp_path / "run", rows[:4], total_steps=1280)
-    (run / ".lock").write_text(str(os.getpid()))
+    lock = Lock(run)
     left = iter(rows[4:])
 
     def nap(_: float) -> None:
         row = next(left, None)
         if row is None:
-            (run / ".lock").unlink()
+            lock.release()
             (run / "result.json").write_text(json.dumps(DONE))
         else:
             with open(run / "metrics.jsonl", "a") as file:
@@ -105,8 +106,9 @@ def test_a_running_run_is_followed_to_its_end(
 
 def test_once_does_not_wait(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = write_run(tmp_path / "run", [])
-    (run / ".lock").write_text(str(os.getpid()))
+    lock = Lock(run)
     assert main(["watch", str(run), "--once"]) == 0
+    lock.release()
     assert "no iteration yet" in capsys.readouterr().out
 
 
@@ -250,12 +252,13 @@ def test_a_terminal_gets_a_panel_that_is_redrawn(tmp_path: Path) -> None:
 
 def test_leaving_a_watch_leaves_one_panel_and_the_run(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", [*rows_of(9), rows_of(10)[9] | {"eval_return_mean": 480.0}], total_steps=4096)
-    (run / ".lock").write_text(str(os.getpid()))
+    lock = Lock(run)
     terminal = Terminal([sys.executable, "-m", "phasegrad", "watch", str(run)], 60)
     assert terminal.read(60.0, until="╯".encode())
     terminal.read(1.0)
     terminal.press(b"\r\x03")
     assert terminal.end() == 0
+    lock.release()
     lines = terminal.lines()
     after = require_one_whole_panel(lines, 60)
     assert not any(lines[after:])

@@ -22,10 +22,10 @@ from phasegrad.machine.memory import available_bytes
 from phasegrad.machine.paths import as_path
 from phasegrad.models import build_model
 from phasegrad.runs.carried import carried_by, carried_limit
-from phasegrad.runs.checkpoint import read_state, require_fit, restore, saved_spaces
+from phasegrad.runs.checkpoint import measured, read_state, require_fit, restore, saved_spaces, whole
 from phasegrad.runs.continuing import FREE_FIELDS, changed_settings
 from phasegrad.runs.directory import RunDirectory
-from phasegrad.runs.files import checked_header, require_checksum
+from phasegrad.runs.files import checked_header, reading, require_checksum
 from phasegrad.runs.reading import CONFIG
 from phasegrad.runs.replacing import STATE, TENSORS, current
 from phasegrad.schedules import CUSTOM, POINTS, FunctionSchedule, LostFunction, Scheduled
@@ -74,9 +74,12 @@ def load(
     learnt, such as torch_threads or checkpoint_every. Any other is refused, with the reason.
     """
     path, given = as_path(path), Given(env, encoder, device, dict(schedules or {}))
-    if not path.exists():
+    with reading(path):
+        is_there = path.exists()
+        is_save = os.path.lexists(path / STATE) or not os.path.lexists(path / CONFIG)
+    if not is_there:
         raise RunError(f"{path} does not exist.")
-    if os.path.lexists(path / STATE) or not os.path.lexists(path / CONFIG):
+    if is_save:
         agent = _from_checkpoint(path, given)
     else:
         agent = _from_run(RunDirectory(path), given, checkpoint)
@@ -240,12 +243,10 @@ def _build(folder: Path, state: dict[str, Any], given: Given) -> Algorithm:
     if agent.progress.step:
         agent.config.freeze()
     _compare_versions(folder, state)
-    extra = state.get("extra", {})
-    agent.run.metrics_bytes, agent.run.seconds_before = (
-        int(extra.get("metrics_bytes", 0)),
-        float(extra.get("seconds", 0.0)),
-    )
-    agent.run.seconds_evaluating = float(extra.get("seconds_evaluating", 0.0))
+    extra, file = state.get("extra", {}), folder / STATE
+    agent.run.metrics_bytes = whole(extra, "metrics_bytes", file, 0)
+    agent.run.seconds_before = measured(extra, "seconds", file)
+    agent.run.seconds_evaluating = measured(extra, "seconds_evaluating", file)
     return agent
 
 

@@ -20,7 +20,7 @@ from phasegrad.errors import ConfigError, RunError, nearest
 from phasegrad.machine.paths import as_path
 from phasegrad.outside import is_outside
 from phasegrad.runs.continuing import changed_settings
-from phasegrad.runs.files import read_json_object
+from phasegrad.runs.files import read_json_object, reading
 from phasegrad.runs.tracking import require_packages
 from phasegrad.tune.search_spaces import SPACES
 
@@ -121,7 +121,9 @@ def check_agent(options: argparse.Namespace) -> None:
         coerced("fps", options.fps, float, 0)
     chosen_checkpoint(options.checkpoint)
     path = as_path(options.dir)
-    if not path.exists():
+    with reading(path):
+        is_there = path.exists()
+    if not is_there:
         raise RunError(f"{path} does not exist: DIR is a run directory or a saved agent.")
 
 
@@ -153,7 +155,9 @@ def check_report(options: argparse.Namespace) -> None:
 
 def require_run(folder: str) -> None:
     path = as_path(folder)
-    if not (path / CONFIG).exists():
+    with reading(path / CONFIG):
+        is_run = (path / CONFIG).exists()
+    if not is_run:
         raise RunError(f"{path} is not a run directory: it has no {CONFIG}.")
 
 

@@ -95,7 +95,7 @@ def run_bench(options: argparse.Namespace) -> int:
     require_tasks(tasks)
     results = bench(tasks, seconds, repeats, options.set, BenchProgress(tasks, repeats, seconds, note))
     if out is not None:
-        write_json(out, results)
+        write_json(out, results, "try again")
     print(json.dumps(results) if options.json else table(results) if options.markdown else terminal_table(results))
     behind = fallen_behind(results, recorded)
     for sentence in behind:

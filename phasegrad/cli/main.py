@@ -17,7 +17,9 @@ from phasegrad.cli.early import find_mistakes
 from phasegrad.cli.messages import fresh_line, say
 from phasegrad.cli.parsing import parse
 from phasegrad.cli.starting import announce
+from phasegrad.cli.streams import is_output_lost, lost_output, open_missing_streams, settled
 from phasegrad.errors import PhasegradError, PhasegradWarning
+from phasegrad.machine.failures import sentence as sentence_of
 from phasegrad.machine.processors import let_waiting_threads_sleep
 from phasegrad.outside import register_told
 
@@ -44,6 +46,7 @@ VERBS: dict[str, Callable[[argparse.Namespace], int]] = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; the exit code."""
     let_waiting_threads_sleep()
+    open_missing_streams()
     with warnings.catch_warnings():
         plainly = warnings.showwarning
 
@@ -54,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 plainly(message, category, *where)
 
         warnings.showwarning = show  # type: ignore[assignment]
-        return _run(arguments)
+        return settled(_run(arguments))
 
 
 def _run(arguments: Sequence[str] | None) -> int:
@@ -87,18 +90,36 @@ def _run(arguments: Sequence[str] | None) -> int:
     except (KeyboardInterrupt, SystemExit) as error:
         sentence = getattr(error, "sentence", "")
         if isinstance(error, SystemExit) and not sentence:
+            if isinstance(error.__context__, BrokenPipeError):  # rich leaves so
+                return lost_output(error.__context__)
             raise
         fresh_line()
         say(sentence or "stopped before there was anything to save.")
         return int(getattr(error, "exit_code", 130))
-    except BrokenPipeError:
-        return 141
+    except BrokenPipeError as error:
+        return lost_output(error)
     except Exception as error:
-        if debug or not is_interrupt(error):
+        if debug:
             raise
-        fresh_line()
-        say("stopped before there was anything to save.")
-        return 130
+        if is_interrupt(error):
+            fresh_line()
+            say("stopped before there was anything to save.")
+            return 130
+        refused = refusal_behind(error)
+        if refused is None:
+            raise
+        if (lost := is_output_lost()) is not None:
+            return lost_output(lost)
+        say(sentence_of(refused))
+        return PhasegradError.exit_code
+
+
+def refusal_behind(error: BaseException) -> OSError | None:
+    """What the system refused, where that is the cause: a library may make an error of its own of it."""
+    seen: BaseException | None = error
+    while seen is not None and not isinstance(seen, OSError):
+        seen = seen.__cause__
+    return seen
 
 
 def is_interrupt(error: BaseException) -> bool:

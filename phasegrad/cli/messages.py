@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 
@@ -13,13 +14,15 @@ def say(sentence: str) -> None:
 
         if not first_to_say(sentence):
             return
-    print(f"phasegrad: {sentence}", file=sys.stderr)
+    with contextlib.suppress(OSError, ValueError):  # nobody listens: the exit code tells
+        print(f"phasegrad: {sentence}", file=sys.stderr, flush=True)
 
 
 def note(text: str) -> None:
     """A piece of a line on how far something is, on stderr, at once; stdout is for what comes out of it."""
-    sys.stderr.write(text)
-    sys.stderr.flush()
+    with contextlib.suppress(OSError, ValueError):
+        sys.stderr.write(text)
+        sys.stderr.flush()
 
 
 def fresh_line() -> None:

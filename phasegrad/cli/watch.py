@@ -1,6 +1,6 @@
 """`phasegrad watch`: a running or finished run in the terminal, read from its files alone.
 
-It never writes, takes no lock and needs no torch, so it can look at a run of another machine on a shared disk.
+It never writes, keeps no lock and needs no torch, so it can look at a run of another machine on a shared disk.
 """
 
 from __future__ import annotations
@@ -13,14 +13,13 @@ from typing import Any
 
 from phasegrad.errors import RunError
 from phasegrad.machine.memory import resident_bytes
-from phasegrad.machine.orphans import is_running
 from phasegrad.machine.paths import as_path
 from phasegrad.phases import SETTINGS, phase_schedule
-from phasegrad.runs.below import read_start, require_file
+from phasegrad.runs.below import require_file
 from phasegrad.runs.ending import summary_line
 from phasegrad.runs.files import read_json_object
 from phasegrad.runs.formats import duration, printable
-from phasegrad.runs.lock import LOCK
+from phasegrad.runs.lock import holder, is_held
 from phasegrad.runs.noting import is_greedy_at, read_evaluations
 from phasegrad.runs.panel import RunPanel
 from phasegrad.runs.reading import CONFIG, METRICS, RESULT, MetricsReader, number_or_none
@@ -67,7 +66,7 @@ class Watched:
         if not view.scores:
             view.evaluated(view.step, latest_evaluation(self.path, view.step))
         view.status = self.status(result)
-        view.memory = resident_bytes(owner) if (owner := self.owner()) and is_running(owner) else None
+        view.memory = resident_bytes(owner) if (owner := holder(self.path)) else None
         view.checkpoint = latest_checkpoint(self.path)
         return new
 
@@ -81,16 +80,9 @@ class Watched:
         shown |= {name: numbers(result[name]) for name in ("eval", "eval_test", "best_eval") if result.get(name)}
         return {"status": printable(result.get("status", "finished"), 120), **shown, "step": int(result["step"])}
 
-    def owner(self) -> int:
-        """The process that trains it, as far as its lock says; 0 for none."""
-        try:
-            return max(int(read_start(self.path / LOCK, 20)), 0)
-        except (OSError, ValueError):
-            return 0
-
     def alive(self) -> bool:
-        """Whether its process is there, or its files were written of late."""
-        return is_running(self.owner()) or (self.silence() < SILENT_SECONDS and not self.finished())
+        """Whether a process holds it, or its files were written of late; a number in a file that was left behind is none."""
+        return is_held(self.path) or (self.silence() < SILENT_SECONDS and not self.finished())
 
     def silence(self) -> float:
         """Seconds since the metrics were last written."""

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import NoReturn
 
 SECONDS_BETWEEN_LOOKS = 0.5
@@ -39,6 +40,19 @@ def is_running(process: int) -> bool:
     except (OSError, OverflowError):
         return False
     return True
+
+
+def began(process: int) -> str | None:
+    """When a process of this machine began, in the kernel's own count since a boot it names; None where none says.
+
+    A number is used again, a number with its beginning is not.
+    """
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        after_name = Path(f"/proc/{process}/stat").read_text(errors="replace").rpartition(")")[2].split()
+        return f"{after_name[19]}@{boot}"
+    except (OSError, IndexError):
+        return None
 
 
 def die_with(parent: int) -> None:

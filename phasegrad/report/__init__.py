@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
-from phasegrad.errors import RunError
+from phasegrad.errors import PhasegradWarning, RunError
 from phasegrad.machine.paths import as_path
 
 __all__ = ["write_report"]
@@ -22,17 +23,22 @@ def write_report(
     from phasegrad.report.collect import read_runs
     from phasegrad.report.page import render
     from phasegrad.runs.below import named_output
-    from phasegrad.runs.files import replace_synced
+    from phasegrad.runs.files import reading, replace_synced
     from phasegrad.runs.reading import is_report
 
     path = as_path(out)
-    if path.is_dir():
+    with reading(path):
+        is_folder = path.is_dir()
+    if is_folder:
         raise RunError(f"--out {path} is a directory: name an HTML file, such as {path / 'report.html'}.")
     if links:
         path = named_output(path, "--out")
     if os.path.lexists(path) and not is_report(path):
         raise RunError(f"--out {path} exists and is not a report: name another file, or move it away.")
     runs, problems = read_runs(run_dirs)
+    for run in runs:
+        if run.gaps:
+            warnings.warn(f"{run.path}: {run.gaps}; the page shows what is there.", PhasegradWarning, stacklevel=2)
     page = render(runs, problems, title)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -18,6 +18,7 @@ from phasegrad.errors import RunError
 from phasegrad.machine.paths import as_path
 from phasegrad.runs.below import require_file
 from phasegrad.runs.files import read_json_object
+from phasegrad.runs.gaps import between, named
 from phasegrad.runs.noting import read_evaluations
 from phasegrad.runs.reading import CONFIG, METRICS, RESULT, MetricsReader, number_or_none
 
@@ -42,6 +43,7 @@ class RecordedRun:
     rows: dict[str, np.ndarray]
     by_epoch: dict[str, list[tuple[int, list[float | None]]]]  # (row, value of each epoch)
     ignored_lines: int = 0
+    gaps: str = ""  # a sentence on the rows that are missing
     evaluations: list[dict[str, Any]] = field(default_factory=list)  # made later, by `phasegrad eval`
     levels: dict[str, Any] = field(default_factory=dict)  # a study's evaluations on training and test levels
 
@@ -126,9 +128,14 @@ def read_run(path: Path) -> RecordedRun:
             column[1].append(np.nan if value is None else value)
         taken = row.get("seconds")
         seconds.append(taken if isinstance(taken, float) else np.nan)
-    if not steps:
-        raise RunError(f"{path} has no row in its {METRICS} yet.")
     result = read_json_object(path / RESULT)
+    if not steps:
+        begun = (path / METRICS).exists() and not result
+        raise RunError(
+            f"{path} has no row in its {METRICS} yet."
+            if begun
+            else f"{path} has no row of its iterations: its {METRICS} is {'empty' if (path / METRICS).exists() else 'missing'}."
+        )
     for prefix in ("eval", "eval_test"):
         _add_final_evaluation(columns, result, prefix, steps)
     return RecordedRun(
@@ -142,9 +149,26 @@ def read_run(path: Path) -> RecordedRun:
         rows={name: np.array(indices) for name, (indices, _) in columns.items()},
         by_epoch=by_epoch,
         ignored_lines=reader.ignored,
+        gaps=missing_rows(columns, steps, result),
         evaluations=read_evaluations(path)[-MOST_EVALUATIONS:],
         levels=read_json_object(path / LEVELS),
     )
+
+
+def missing_rows(
+    columns: Mapping[str, tuple[list[int], list[float]]], steps: Sequence[float], result: Mapping[str, Any]
+) -> str:
+    """What a metrics file lacks, as far as its rows and the run's result tell; '' where it lacks nothing."""
+    counts = [int(value) for value in columns.get("iteration", ([], []))[1] if np.isfinite(value)]
+    told = []
+    if counts and counts[0] > 1:
+        told.append(f"begins at iteration {counts[0]:,}")
+    if gaps := between(counts):
+        told.append(f"lacks {named(gaps)}")
+    reached = number_or_none(result.get("step"))
+    if reached is not None and reached > steps[-1]:
+        told.append(f"ends at step {steps[-1]:,.0f} of a run that reached {reached:,.0f}")
+    return f"{METRICS} {' and '.join(told)}" if told else ""
 
 
 def _add_final_evaluation(

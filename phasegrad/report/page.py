@@ -162,8 +162,11 @@ def about(groups: Sequence[RunGroup], runs: Sequence[RecordedRun], problems: Seq
     broken = sum(run.ignored_lines for run in runs)
     if broken:
         points.append(f"{broken:,} lines of the metrics files could not be read as iterations and were left out.")
+    points += [f"Missing: {run.name}: {run.gaps}." for run in runs if run.gaps][:20]
     points += [f"Left out: {problem}" for problem in problems[:20]]
-    items = "".join(f"<li>{escape(text(point) if point.startswith('Left out') else point)}</li>" for point in points)
+    items = "".join(
+        f"<li>{escape(text(point) if point.startswith(('Left out', 'Missing')) else point)}</li>" for point in points
+    )
     when = time.strftime("%Y-%m-%d %H:%M", time.localtime())
     return (
         f'<ul>{items}</ul><p class="quiet">Written by phasegrad {escape(__version__)} on {when}. '

@@ -50,7 +50,7 @@ def plot_runs(
         _write_table(lines, path)
     if not only_table:
         _draw(lines, out, title, smooth)
-    return problems
+    return [*problems, *(f"{run.path}: {run.gaps}; the curve shows what is there." for run in runs if run.gaps)]
 
 
 def _require_picture(out: Path) -> None:
@@ -82,7 +82,7 @@ def _write_table(lines: Sequence[Line], path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise RunError(f"{path} cannot be written: {error.strerror or error}.") from None
-    write_atomically(path, text.getvalue().encode())
+    write_atomically(path, text.getvalue().encode(), "try again")
 
 
 def _draw(lines: Sequence[Line], out: Path, title: str | None, smooth: float) -> None:

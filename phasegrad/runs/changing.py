@@ -23,6 +23,7 @@ from phasegrad.schedules import Schedule, as_given, completed, is_scheduled
 
 CHANGES = "changes.jsonl"
 MOST_BYTES = 1 << 26
+MOST_COUNTED = 1 << 53  # as in checkpoint.py
 
 
 def change(trainer: Trainer, settings: Mapping[str, Any]) -> None:
@@ -97,8 +98,8 @@ class ChangesFile:
         self.is_cut = bool(rest)
         try:
             return [change_from_json(json.loads(line)) for line in lines]
-        except (ValueError, KeyError, TypeError) as error:
-            raise RunError(f"{self.path} is damaged: {str(error)[:80]}.") from None
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError, DamagedError) as error:
+            raise RunError(f"{self.path} is damaged: {str(error)[:80].rstrip('.')}.") from None
 
     def take_up(self, run: RunState, anew: bool) -> list[Change]:
         """Add what the run has changed since it was loaded; what the file has of later iterations is still to be made.
@@ -144,4 +145,7 @@ def change_from_json(data: Any) -> Change:
         or not isinstance(data.get("after"), dict)
     ):
         raise DamagedError("What is saved of changed settings is damaged.")
-    return Change(int(data["iteration"]), int(data["step"]), data["before"], data["after"])
+    counts = [data.get(name) for name in ("iteration", "step")]
+    if not all(type(count) is int and 0 <= count <= MOST_COUNTED for count in counts):
+        raise DamagedError("What is saved of changed settings is damaged: it is of no iteration and step.")
+    return Change(data["iteration"], data["step"], data["before"], data["after"])

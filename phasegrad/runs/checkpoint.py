@@ -31,6 +31,7 @@ from phasegrad.runs.changing import change_from_json
 from phasegrad.runs.contract import Trainer
 from phasegrad.runs.files import checked_header, read_json, read_limited, replace_synced, write_synced, writing
 from phasegrad.runs.pieces import Pieces, PieceStore
+from phasegrad.runs.reading import number_or_none
 from phasegrad.runs.replacing import LEG, STATE, TENSORS, appearing, current, is_save_place, replacing, staged
 from phasegrad.runs.spaces import space_from_json, space_to_json
 from phasegrad.runs.state import EvaluationRecord
@@ -39,6 +40,7 @@ from phasegrad.tree import named_leaves
 from phasegrad.versions import versions
 
 FORMAT = 2
+MOST = 1 << 53  # of anything that is counted: all up to it are numbers of every program that reads the files
 FORMATS_READ = (1, 2)
 ROOM_FOR_HEADER = 1 << 20
 Header = Mapping[str, tuple[str, tuple[int, ...]]]
@@ -187,22 +189,40 @@ def restore(trainer: Trainer, path: Path, state: Mapping[str, Any]) -> None:
     leg = state.get("leg")
     if leg is not None:
         file = current(path / LEG, leg.get("sha256"))
-        fill_legs(trainer, _leg_tensors(trainer, file, leg), leg, int(state["progress"].get("leg", 0)), file)
+        number = whole(state["progress"], "leg", path / STATE, 0)
+        fill_legs(trainer, _leg_tensors(trainer, file, leg), leg, number, file)
+
+
+def whole(saved: Mapping[str, Any], name: str, file: Path, otherwise: int | None = None) -> int:
+    """A count of a file that anyone may have written."""
+    value = saved.get(name, otherwise)
+    if type(value) is not int or not 0 <= value <= MOST:
+        raise DamagedError(f"{file} is damaged: its {name} is {str(value)[:40]}, not a whole number from 0 to 2**53.")
+    return value
+
+
+def measured(saved: Mapping[str, Any], name: str, file: Path) -> float:
+    """A length of time, or another number that is not below 0; 0 where an older file has none."""
+    value = number_or_none(saved.get(name, 0.0))
+    if value is None or not 0 <= value <= MOST:
+        raise DamagedError(f"{file} is damaged: its {name} is {str(saved[name])[:40]}, not a number from 0 to 2**53.")
+    return value
 
 
 def fill(trainer: Trainer, tensors: Mapping[str, Tensor], state: Mapping[str, Any], file: Path) -> None:
     """Put back the `tensors` and what `state_of` gave, which `file` held; all environments are at the start of a leg."""
     progress, saved = trainer.run.progress, state["progress"]
-    counts = {name: int(saved[name]) for name in ("step", "iteration", "episodes")}
-    if min(counts.values()) < 0:
-        raise DamagedError(f"{file} is damaged: it counts {min(counts.values())} of something.")
+    counts = {name: whole(saved, name, file) for name in ("step", "iteration", "episodes")}
+    if counts["iteration"] > counts["step"]:
+        raise DamagedError(f"{file} is damaged: it counts {counts['iteration']} iterations of {counts['step']} steps.")
+    longest_known, number = whole(saved, "longest_episode", file, 0), whole(saved, "leg", file, 0)
     recent = {
         name: deque((float(value) for value in saved.get(name, ())), maxlen=getattr(progress, name).maxlen)
         for name in ("recent_returns", "recent_lengths", "recent_successes")
     }
     scalars = {str(name): float(value) for name, value in state["scalars"].items()}
     changes = [change_from_json(each) for each in state.get("changes", [])]
-    evaluations = record_from_json(state.get("evaluations", {}))
+    evaluations = record_from_json(state.get("evaluations", {}), file)
     cloned = state.get("cloned")
     if cloned is not None and not isinstance(cloned, dict):
         raise DamagedError(f"{file} is damaged: what it says of a cloned policy is no JSON object.")
@@ -213,10 +233,10 @@ def fill(trainer: Trainer, tensors: Mapping[str, Tensor], state: Mapping[str, An
     for name, value in (counts | recent).items():
         setattr(progress, name, value)
     longest = max([0, *(int(length) for length in recent["recent_lengths"])])  # all that format 1 knows
-    progress.longest_episode = max(longest, int(saved.get("longest_episode", 0)))
+    progress.longest_episode = max(longest, longest_known)
     trainer.scalars.update(scalars)
     trainer.run.changes, trainer.run.evaluations, trainer.run.cloned = changes, evaluations, cloned
-    legs, number, now = trainer.run.legs, int(saved.get("leg", 0)), progress.step // trainer.config.num_envs
+    legs, now = trainer.run.legs, progress.step // trainer.config.num_envs
     legs.numbers[:], legs.targets[:], legs.starts[:], legs.first = number, number, now, now
 
 
@@ -333,14 +353,18 @@ def saved_spaces(state: Mapping[str, Any]) -> Spaces:
     return Spaces(observation, action, own_action, bool(state["has_action_mask"]))
 
 
-def record_from_json(data: Mapping[str, Any]) -> EvaluationRecord:
+def record_from_json(data: Mapping[str, Any], file: Path) -> EvaluationRecord:
     """What a run had found out about itself; nothing in files older than that."""
-    record = EvaluationRecord(float(data.get("spent", 0.0)), float(data.get("longest", 0.0)))
+    record = EvaluationRecord(measured(data, "spent", file), measured(data, "longest", file))
     for name in ("last", "last_test", "best"):
         summary = data.get(name)
         if summary is not None:
             numbers = {str(key): value for key, value in summary.items() if type(value) in (int, float)}
             if not {"step", "return_mean", "episodes"} <= numbers.keys():
-                raise DamagedError("The save's record of evaluations is damaged.")
+                raise DamagedError(f"{file} is damaged: its record of evaluations has no numbers.")
+            for count in ("step", "episodes"):
+                whole(numbers, count, file)
+            if any(isinstance(value, int) and abs(value) > MOST for value in numbers.values()):
+                raise DamagedError(f"{file} is damaged: a number of its evaluations is beyond 2**53.")
             setattr(record, name, numbers)
     return record

@@ -8,12 +8,15 @@ from __future__ import annotations
 import shutil
 import textwrap
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from phasegrad import envs
+from phasegrad.errors import PhasegradWarning
+from phasegrad.machine.failures import reason
 from phasegrad.machine.memory import gigabytes, resident_bytes
 from phasegrad.phases import phase_schedule
 from phasegrad.runs.ending import next_lines, summary_line
@@ -61,6 +64,18 @@ class ShownRun(RunDisplay):
         self.view = view
         self.heard = time.monotonic()
         self.begun = False  # whether this session has done an iteration
+        self.lost = False  # whether nobody can read it any more
+
+    def say(self, text: str) -> None:
+        """A line on standard output. One that is full, or a pipe that was closed, is no reason to lose a run."""
+        if self.lost:
+            return
+        try:
+            print(text, flush=True)
+        except OSError as error:
+            self.lost = True
+            told = f"Standard output can no longer be written ({reason(error)}): the run goes on without a display."
+            warnings.warn(told, PhasegradWarning, stacklevel=4)
 
     def iteration(self, row: Mapping[str, Any]) -> None:
         self.view.take(row)
@@ -75,11 +90,11 @@ class ShownRun(RunDisplay):
         summary = summary_line(self.view.scored(result), self.view.run_dir)
         if is_terminal():
             columns = shutil.get_terminal_size().columns
-            print(textwrap.fill(summary, columns, break_long_words=False, break_on_hyphens=False))
+            self.say(textwrap.fill(summary, columns, break_long_words=False, break_on_hyphens=False))
         else:
             columns = LONGEST_LINE
-            print(summary)
-        print("\n".join(next_lines(result, self.view.run_dir, self.view.total, columns)), flush=True)
+            self.say(summary)
+        self.say("\n".join(next_lines(result, self.view.run_dir, self.view.total, columns)))
 
 
 class PlainRunDisplay(ShownRun):
@@ -88,21 +103,21 @@ class PlainRunDisplay(ShownRun):
     def __init__(self, view: RunView, heading: str) -> None:
         super().__init__(view)
         self.last = 0.0
-        print(heading, flush=True)
+        self.say(heading)
         if view.run_dir:
-            print(f"run directory {view.run_dir}", flush=True)
+            self.say(f"run directory {view.run_dir}")
 
     def iteration(self, row: Mapping[str, Any]) -> None:
         super().iteration(row)
         if self.heard - self.last >= SECONDS_BETWEEN_LINES or self.view.step >= self.view.total:
             self.last = self.heard
-            print(plain_line(self.view), flush=True)
+            self.say(plain_line(self.view))
 
     def playing_back(self, done: int, total: int) -> None:
         now = time.monotonic()
         if now - self.last >= SECONDS_BETWEEN_LINES or done == total:
             self.last = now
-            print(playback(done, total, "what the environments had been through: "), flush=True)
+            self.say(playback(done, total, "what the environments had been through: "))
 
 
 class LiveRunDisplay(ShownRun):

@@ -73,7 +73,7 @@ class StepsKept(Spectator):
         steps = [step for episode in self.episodes for step in episode]
         arrays = {name: np.stack([np.asarray(step[name]) for step in steps]) for name in steps[0]}
         returns = np.array([sum(step["rewards"] for step in episode) for episode in self.episodes])
-        with writing(path), replacing_file(path) as unfinished, open(unfinished, "xb") as file:
+        with writing(path, "try again"), replacing_file(path) as temporary, open(temporary, "xb") as file:
             np.savez_compressed(file, allow_pickle=False, returns=returns, **arrays)
         return len(steps)
 

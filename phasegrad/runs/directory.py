@@ -24,10 +24,10 @@ from phasegrad.runs.contents import (
 )
 from phasegrad.runs.contract import Trainer
 from phasegrad.runs.files import intended_name, read_json, read_limited, reading, write_atomically, writing
-from phasegrad.runs.lock import LOCK, Lock
+from phasegrad.runs.lock import LOCK, Lock, cannot_be_written
 from phasegrad.runs.metrics import plain_json
 from phasegrad.runs.pieces import PieceStore
-from phasegrad.runs.reading import CONFIG, METRICS, RESULT
+from phasegrad.runs.reading import CONFIG, METRICS, RESULT, number_or_none
 from phasegrad.runs.replacing import STATE, TENSORS, remove_save
 from phasegrad.versions import versions
 
@@ -45,9 +45,10 @@ class RunDirectory:
 
     def exists(self) -> bool:
         """Whether something is here; an empty folder, and what a run killed at its very start left, is nothing."""
-        if not self.path.is_dir():
-            return False
-        return any(entry.name != LOCK and not is_stray(entry.name) for entry in self.path.iterdir())
+        with reading(self.path):
+            if not self.path.is_dir():
+                return False
+            return any(entry.name != LOCK and not is_stray(entry.name) for entry in self.path.iterdir())
 
     def require_free(self, overwrite: bool) -> None:
         """For the command line: refuse a directory in use, or with `overwrite` one that no run of ours may replace."""
@@ -77,7 +78,7 @@ class RunDirectory:
             self.lock = Lock(self.path)
             self._handle = os.open(self.path, os.O_RDONLY)
         except OSError as error:
-            raise RunError(f"Run directory {self.path} cannot be written: {error.strerror or error}.") from None
+            raise RunError(cannot_be_written(self.path, error)) from None
         if not trainer.run.takes_over:
             self._require_room(trainer.run.overwrite)  # again: another process may have been first
             require_plain(self.path, links=True)
@@ -139,7 +140,7 @@ class RunDirectory:
                 remove_file(self.path / stray)
 
     def require_present(self) -> None:
-        """Stop where the directory that was opened is no longer at its place: nothing may come into being there."""
+        """Stop where the directory that was opened is no longer at its place, or no longer this run's alone."""
         if self._handle is None:
             return
         try:
@@ -151,6 +152,8 @@ class RunDirectory:
                 f"Run directory {self.path} was moved or removed while the run was training, so it has stopped: resume it "
                 "where it is now, or start it again."
             )
+        if self.lock is not None:
+            self.lock.require_own()
 
     def close(self) -> None:
         if self.lock is not None:
@@ -331,5 +334,4 @@ def environment_of(checkpoint: Path) -> tuple[Any, Any] | None:
 def evaluation_return(checkpoint: Path) -> float | None:
     """The mean return of the evaluation made with a checkpoint, if there was one."""
     evaluation = noted_in(checkpoint).get("evaluation")
-    value = evaluation.get("return_mean") if isinstance(evaluation, dict) else None
-    return float(value) if isinstance(value, (int, float)) else None
+    return number_or_none(evaluation.get("return_mean")) if isinstance(evaluation, dict) else None

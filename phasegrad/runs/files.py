@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from phasegrad.errors import DamagedError, RunError
+from phasegrad.machine.failures import reason, remedy
 from phasegrad.machine.memory import available_bytes, gigabytes
 from phasegrad.machine.regular_files import NotRegularError, open_regular
 from phasegrad.runs.below import move, open_own, remove_file, sync, told
@@ -34,17 +35,14 @@ ITEM_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16"
 
 
 @contextlib.contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """Turns a failed write into the sentence for it."""
+def writing(path: Path, then: str = "resume the run") -> Iterator[None]:
+    """Turns a failed write into the sentence for it, which says what to do `then`."""
     try:
         yield
     except NotRegularError as error:
         raise RunError(f"{told(error)}, so it is not written: move it away, then try again.") from None
     except OSError as error:
-        reason = error.strerror or str(error) or type(error).__name__
-        raise RunError(
-            f"{path} could not be written: {reason}; make room or permit it, then resume the run."
-        ) from error
+        raise RunError(f"{path} could not be written: {reason(error)}; {remedy(error)}, then {then}.") from error
 
 
 def write_synced(path: Path, payload: bytes) -> None:
@@ -89,15 +87,15 @@ def replace_synced(path: Path, payload: bytes) -> None:
     sync(path)
 
 
-def write_atomically(path: Path, payload: bytes) -> None:
+def write_atomically(path: Path, payload: bytes, then: str = "resume the run") -> None:
     """`replace_synced`, with a sentence where it fails."""
-    with writing(path):
+    with writing(path, then):
         replace_synced(path, payload)
 
 
-def write_json(path: Path, data: Any) -> None:
+def write_json(path: Path, data: Any, then: str = "resume the run") -> None:
     """The data as JSON that a person can read too."""
-    write_atomically(path, (json.dumps(data, indent=1) + "\n").encode())
+    write_atomically(path, (json.dumps(data, indent=1) + "\n").encode(), then)
 
 
 @contextlib.contextmanager

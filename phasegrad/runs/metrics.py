@@ -40,16 +40,23 @@ class MetricsFile:
         with writing(path):
             handle = open_own(path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
             self.file = open(handle, "ab", buffering=0)  # noqa: SIM115 - open for the whole run
-            self.file.truncate(min(keep_bytes, os.fstat(handle).st_size))
+            self.file.truncate(min(max(keep_bytes, 0), os.fstat(handle).st_size))
             self.file.seek(0, os.SEEK_END)
 
     def write(self, metrics: Mapping[str, Any]) -> None:
         if self.before_write is not None:
             self.before_write()
         line = json.dumps(plain_json(metrics)).encode() + b"\n"
+        end = self.file.tell()
         with writing(self.path):
-            if self.file.write(line) != len(line):  # a disk that is almost full takes a part
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            try:
+                if self.file.write(line) != len(line):  # a disk that is almost full takes a part
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            except BaseException:
+                with contextlib.suppress(OSError):  # half a line would spoil the next one
+                    self.file.truncate(end)
+                    self.file.seek(end)
+                raise
 
     def sync(self) -> None:
         """Make what was written survive a power cut, before a checkpoint counts on it."""

@@ -16,6 +16,7 @@ from typing import Any
 from phasegrad.errors import RunError
 from phasegrad.machine.regular_files import NotRegularError
 from phasegrad.runs.below import open_own, read_start, told
+from phasegrad.runs.files import reading
 
 LONGEST_LINE = 1 << 20  # bytes; a real iteration takes one to three thousand
 MOST_BYTES = 1 << 32  # of a metrics file
@@ -44,6 +45,10 @@ class MetricsReader:
 
     def new_rows(self) -> Iterator[Row]:
         """Rows appended since the last call; a last line that has no end yet is left for the next."""
+        with reading(self.path):
+            yield from self._new_rows()
+
+    def _new_rows(self) -> Iterator[Row]:
         try:
             handle = open_own(self.path)
         except (FileNotFoundError, NotADirectoryError):

@@ -18,7 +18,15 @@ import torch
 from phasegrad.compute.devices import pick_threads
 from phasegrad.config import coerce
 from phasegrad.distributed import joining
-from phasegrad.errors import ConfigError, EnvError, NonFiniteError, PhasegradError, PhasegradWarning, RanksError
+from phasegrad.errors import (
+    ConfigError,
+    EnvError,
+    NonFiniteError,
+    PhasegradError,
+    PhasegradWarning,
+    RanksError,
+    RunError,
+)
 from phasegrad.machine.memory import require_room
 from phasegrad.runs.carried import take_up_carried
 from phasegrad.runs.changing import ChangesFile, change_from_json
@@ -28,6 +36,7 @@ from phasegrad.runs.contract import Trainer
 from phasegrad.runs.directory import RunDirectory, step_of
 from phasegrad.runs.evaluating import Evaluations
 from phasegrad.runs.evaluation import SUMMARY
+from phasegrad.runs.gaps import counted, sentence
 from phasegrad.runs.hooks import Hooks, evaluation_of, evaluations_of
 from phasegrad.runs.loggers import Loggers
 from phasegrad.runs.metrics import TENSORBOARD, MetricsFile, TensorBoard, plain_json, read_metrics
@@ -181,9 +190,7 @@ class Session:
         self.directory.write_config(trainer)
         self.directory.note_launch(joining.launch_id())
         joining.remember_start()
-        self.metrics = MetricsFile(
-            self.directory.metrics_path, trainer.run.metrics_bytes, self.directory.require_present
-        )
+        self.metrics = MetricsFile(self.directory.metrics_path, self._known_metrics(), self.directory.require_present)
         cleanup.callback(self.metrics.close)
         cleanup.callback(self._note_metrics)
         rows = read_metrics(self.directory.metrics_path)
@@ -199,7 +206,28 @@ class Session:
         cleanup.callback(setattr, trainer.run, "on_change", None)
         return [[each.to_json() for each in planned], list(evaluations_of(rows))]
 
+    def _known_metrics(self) -> int:
+        """The bytes of metrics.jsonl that the run goes on after; says so where they are not what it had written."""
+        run = self.trainer.run
+        assert self.directory is not None
+        if run.metrics_bytes <= 0:
+            return 0
+        end, iterations = counted(self.directory.metrics_path, run.progress.step)
+        if end != run.metrics_bytes:
+            told = sentence(self.directory.metrics_path, iterations, run.progress.iteration)
+            warnings.warn(told, PhasegradWarning, stacklevel=7)
+        return end
+
     def run(self) -> dict[str, Any]:
+        """All of it; what the disk refuses is told with what there is to go on from."""
+        try:
+            return self._run()
+        except RunError as error:
+            if self.directory is None or self._where() in str(error):
+                raise
+            raise type(error)(f"{error} {self._where()}") from error
+
+    def _run(self) -> dict[str, Any]:
         trainer = self.trainer
         trainer.config.freeze()
         self._keep_what_was_given()

@@ -15,7 +15,7 @@ import torch
 
 from phasegrad.runs.below import STEPS as STEPS
 from phasegrad.runs.below import make_folder, mode_of, open_own, remove_file
-from phasegrad.runs.files import writing
+from phasegrad.runs.files import replacing_file, writing
 
 if TYPE_CHECKING:
     from phasegrad.data.storage import Rollout
@@ -39,7 +39,7 @@ def write_steps(run_dir: Path, step: int, rollout: Rollout, distribution: Distri
         name: part.numpy() for name, part in distribution.named_actions(torch.from_numpy(actions)).items()
     }
     path = run_dir / STEPS / f"step-{step:012d}.npz"
-    with writing(path), _opened(path) as file:
+    with writing(path), replacing_file(path) as temporary, _opened(temporary) as file:
         np.savez(
             file,
             reward=rewards,

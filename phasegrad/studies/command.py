@@ -59,8 +59,8 @@ def run_study(options: argparse.Namespace) -> int:
             raise RunError(f"{root} does not exist: run the study first, or name its folder with --dir.")
         return _finish(study, runs, [], root, options.quiet)
     with exclusive(root) as held:
-        write_json(root / DEFINITION, definition_data(study, runs))
-        write_json(root / PAGE, page_data(study, runs, [], root))
+        write_json(root / DEFINITION, definition_data(study, runs), "start the study again")
+        write_json(root / PAGE, page_data(study, runs, [], root), "start the study again")
         todo = [run for run in runs if run.state() != "finished"]
         try:
             with _cluster(place if todo else None, options.quiet) as cluster:
@@ -97,7 +97,7 @@ def _finish(study: Study, runs: list[PlannedRun], outcomes: list[Outcome], root:
     scored = score_runs(study, runs, told, root)
     table = build_table(study, scored)
     write_table(table, root)
-    write_json(root / PAGE, page_data(study, runs, scored, root))
+    write_json(root / PAGE, page_data(study, runs, scored, root), "start the study again")
     print_table(table)
     written = f"{root / 'table.md'}, table.json, table.csv"
     readable = [run.folder for run in runs if (run.folder / METRICS).exists()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 import time
@@ -103,8 +104,9 @@ class PlainStudyDisplay(StudyDisplay):
             self._line(f"  {standing.place.label}: {progress}, {scored(standing)}")
 
     def _line(self, text: str) -> None:
-        sys.stdout.write(text + "\n")
-        sys.stdout.flush()
+        with contextlib.suppress(OSError):  # full, or nobody reads: the study goes on, and its exit code tells
+            sys.stdout.write(text + "\n")
+            sys.stdout.flush()
 
 
 class LiveStudyDisplay(StudyDisplay):

@@ -38,7 +38,8 @@ from phasegrad.runs.below import (
     told,
 )
 from phasegrad.runs.contents import LEVELS, is_stray
-from phasegrad.runs.files import write_atomically, write_json
+from phasegrad.runs.files import write_atomically, write_json, writing
+from phasegrad.runs.lock import LOCK, signature
 from phasegrad.studies.grid import PlannedRun
 from phasegrad.studies.progress import StudyDisplay
 from phasegrad.studies.standing import FAILED
@@ -230,26 +231,28 @@ def _reason(log: Path, code: int) -> str:
 @contextmanager
 def exclusive(root: Path) -> Iterator[int]:
     """Hold the study's folder: its file descriptor, which the runs keep open, so that orphans hold the folder too."""
-    root.mkdir(parents=True, exist_ok=True)
-    try:
-        descriptor = open_below(root, ".lock", flags=os.O_RDWR | os.O_CREAT, mode=0o644)
-    except NotRegularError as error:
-        raise RunError(f"{told(error)}: remove it, then try again.") from None
+    with writing(root, "start the study again"):
+        root.mkdir(parents=True, exist_ok=True)
+        descriptor = open_below(root, LOCK, flags=os.O_RDWR | os.O_CREAT, mode=0o644)
     try:
         require_folders(root, LOGS, RUNS)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
             raise RunError(
                 f"{root} is in use by another study, or by runs that a killed one left behind: "
                 "wait for them, end them, or choose another --dir."
             ) from None
-        os.ftruncate(descriptor, 0)
-        os.write(descriptor, str(os.getpid()).encode())  # for `phasegrad watch`, which takes no lock
+        except OSError:
+            pass  # a file system without locks
+        with writing(root, "start the study again"):
+            os.ftruncate(descriptor, 0)
+            os.write(descriptor, signature())  # for `phasegrad watch`, where the file system has no locks
         try:
             yield descriptor
         finally:
-            os.ftruncate(descriptor, 0)
+            with contextlib.suppress(OSError):
+                os.ftruncate(descriptor, 0)
     finally:
         os.close(descriptor)
 

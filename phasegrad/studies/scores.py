@@ -122,5 +122,5 @@ def random_score(run: PlannedRun, root: Path) -> float:
     value = known.get(run.environment.name)
     if not isinstance(value, (int, float)):
         value = random_return(run.environment.env, run.config.env_options, run.config.backend)
-        write_json(root / RANDOM, {**known, run.environment.name: value})
+        write_json(root / RANDOM, {**known, run.environment.name: value}, "start the study again")
     return float(value)

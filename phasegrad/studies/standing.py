@@ -1,6 +1,6 @@
 """How a run of a study stands, from its files alone: its state, how far it is, what it has scored so far.
 
-Needs no torch, writes nothing and takes no lock, so that any number of displays can look at a run of another process.
+Needs no torch, writes nothing and keeps no lock, so that any number of displays can look at a run of another process.
 """
 
 from __future__ import annotations
@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from phasegrad.machine.orphans import is_running
 from phasegrad.runs.below import open_own, read_start
 from phasegrad.runs.files import read_json_object
-from phasegrad.runs.lock import LOCK
+from phasegrad.runs.lock import LOCK, is_held
 from phasegrad.runs.noting import is_greedy_at, read_evaluations
 from phasegrad.runs.reading import CONFIG, METRICS, RESULT, MetricsReader, Row, number_or_none
 
@@ -123,12 +122,8 @@ class Standing:
         return ("starting" if _silence(self.place.log) < SILENT_SECONDS else "waiting"), ""
 
     def _alive(self) -> bool:
-        """Whether its process is on this machine, or its files were written of late."""
-        try:
-            owner = int(read_start(self.place.folder / LOCK, 20))
-        except (OSError, ValueError):
-            owner = 0
-        if is_running(owner):
+        """Whether a process holds it, or its files were written of late."""
+        if is_held(self.place.folder):
             return True
         patience = SILENT_ON_CLUSTER if self._elsewhere() else SILENT_SECONDS
         there = (self.place.folder / LOCK).exists()  # a run that ends in order removes it

@@ -259,7 +259,7 @@ def write_table(table: Mapping[str, Any], root: Path) -> None:
     """table.md, table.json and table.csv."""
     texts = (as_markdown(table), json.dumps(table, indent=1) + "\n", as_csv(table))
     for name, text in zip(TABLES, texts, strict=True):
-        write_atomically(root / name, text.encode())
+        write_atomically(root / name, text.encode(), "start the study again")
 
 
 def print_table(table: Mapping[str, Any]) -> None:

@@ -1,6 +1,6 @@
 """`phasegrad watch` of a study's folder: all its runs in one table, read from the files alone, while it runs or later.
 
-It never writes, takes no lock and needs no torch, so it can look at a study of another process or machine.
+It never writes, keeps no lock and needs no torch, so it can look at a study of another process or machine.
 """
 
 from __future__ import annotations
@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from phasegrad.errors import RunError
-from phasegrad.machine.orphans import is_running
 from phasegrad.machine.paths import as_path
-from phasegrad.runs.below import read_start, require_file
+from phasegrad.runs.below import require_file
 from phasegrad.runs.files import MOST_JSON_BYTES, read_json_object
-from phasegrad.runs.lock import LOCK
+from phasegrad.runs.lock import is_held
 from phasegrad.runs.reading import CONFIG, number_or_none
 from phasegrad.studies.board import Board, headline, scored, sources
 from phasegrad.studies.checking import folder_name, one_line
@@ -70,11 +69,7 @@ class WatchedStudy:
 
     def alive(self) -> bool:
         """Whether the study's process is there, or some run is at work."""
-        try:
-            owner = int(read_start(self.root / LOCK, 20))
-        except (OSError, ValueError):
-            owner = 0
-        return is_running(owner) or any(standing.state in AT_WORK for standing in self.standings)
+        return is_held(self.root) or any(standing.state in AT_WORK for standing in self.standings)
 
 
 def planned_places(root: Path, data: dict[str, Any]) -> list[RunPlace]:

@@ -23,7 +23,8 @@ from phasegrad.algorithms import ALGORITHMS
 from phasegrad.algorithms.base import Algorithm
 from phasegrad.config import Config
 from phasegrad.errors import ConfigError, PhasegradError, PhasegradWarning, RunError
-from phasegrad.machine.orphans import is_running
+from phasegrad.machine.failures import reason, remedy
+from phasegrad.machine.orphans import began, is_running
 from phasegrad.machine.paths import as_path
 from phasegrad.models.images import is_image, with_images
 from phasegrad.presets import resolve_config
@@ -111,6 +112,8 @@ class Search:
             study = optuna.create_study(
                 study_name=STUDY, storage=self.storage(), direction="maximize", load_if_exists=True
             )
+        except OSError as error:
+            raise RunError(self.lost_journal(error)) from None
         except (ValueError, KeyError, AssertionError) as error:
             raise RunError(f"{self.folder / JOURNAL} is damaged ({error}): use another --dir.") from None
         asked = {"env": self.env, "algorithm": self.algorithm, "steps": self.steps}
@@ -140,6 +143,10 @@ class Search:
             sampler=self.optuna.samplers.RandomSampler(),
             pruner=self.pruner(trials),
         )
+
+    def lost_journal(self, error: OSError) -> str:
+        """The sentence for a search whose journal cannot be written."""
+        return f"{self.folder / JOURNAL} could not be written: {reason(error)}; {remedy(error)}, then run the search again."
 
     def storage(self) -> Any:
         backend = self.optuna.storages.journal.JournalFileBackend(str(self.folder / JOURNAL))
@@ -173,7 +180,7 @@ class Search:
 
     def draw(self, trial: Any) -> dict[str, Any]:
         """The settings of a trial, which is this process's now."""
-        trial.set_user_attr("process", f"{socket.gethostname()}:{os.getpid()}")
+        trial.set_user_attr("process", f"{socket.gethostname()}:{os.getpid()} {began(os.getpid()) or ''}".strip())
         return {name: values.suggest(trial, name) for name, values in self.space.items()}
 
     def attempt(self, trial: Any, parameters: Mapping[str, Any]) -> float:
@@ -262,8 +269,8 @@ class Search:
 
     def write(self, study: Any) -> None:
         """The best trial as a preset file, and all trials as a table for other programs."""
-        write_json(self.folder / PRESET, study.best_trial.user_attrs["preset"])
-        write_json(self.folder / TRIALS, self.rows(study))
+        write_json(self.folder / PRESET, study.best_trial.user_attrs["preset"], "run the search again")
+        write_json(self.folder / TRIALS, self.rows(study), "run the search again")
 
 
 def is_journal(path: Path) -> bool:
@@ -282,7 +289,8 @@ def ended_trials(study: Any) -> list[Any]:
 
 
 def _is_alive(owner: str) -> bool:
-    """Whether the process HOST:PID of a trial still runs; one on another machine is given the benefit of the doubt."""
+    """Whether the process "HOST:PID BEGINNING" of a trial still runs; another machine's has the benefit of the doubt."""
+    owner, _, since = owner.partition(" ")
     host, _, pid = owner.rpartition(":")
     if not pid.isdigit():
         return False
@@ -290,7 +298,7 @@ def _is_alive(owner: str) -> bool:
         return True
     if int(pid) == os.getpid():
         return False  # an earlier call in this process
-    return is_running(int(pid))
+    return is_running(int(pid)) and (not since or began(int(pid)) in (None, since))
 
 
 def _parts(agent: Algorithm) -> list[Any]:

@@ -5,6 +5,8 @@ Each trial is a short run in this process on one thread of torch, or in a task o
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -97,9 +99,14 @@ def run_search(search: Search, trials: int, place: Place | None, jobs: int | Non
     study = search.open_study(trials)
     try:
         _try_missing(search, study, trials, place, jobs)
-    except BaseException:
-        if _complete(study):
-            write_page(search, study)
+    except BaseException as error:
+        if isinstance(error, AssertionError):  # of Optuna, which did not see that its journal was refused
+            _probe(search)
+        with contextlib.suppress(RunError):  # the first error is the one to tell
+            if _complete(study):
+                write_page(search, study)
+        if isinstance(error, OSError):
+            raise RunError(search.lost_journal(error)) from error
         raise
     if not _complete(study):
         errors = [trial.user_attrs["error"] for trial in study.trials if "error" in trial.user_attrs]
@@ -134,6 +141,18 @@ def _try_missing(search: Search, study: Any, trials: int, place: Place | None, j
     study.optimize(search.objective, n_trials=missing, catch=(Exception,), callbacks=[search.after_trial])
 
 
+def _probe(search: Search) -> None:
+    """A sentence, where a file of the search's folder cannot grow any more."""
+    probe = search.folder / f".probe.{os.getpid()}.tmp"
+    try:
+        probe.write_bytes(bytes(1 << 16))
+    except OSError as error:
+        raise RunError(search.lost_journal(error)) from None
+    finally:
+        with contextlib.suppress(OSError):
+            probe.unlink(missing_ok=True)
+
+
 def _complete(study: Any) -> bool:
     return any(trial.state.name == "COMPLETE" for trial in study.trials)
 
@@ -154,7 +173,7 @@ def write_page(search: Search, study: Any) -> tuple[Path, dict[str, float]]:
         command=train_command(search.algorithm, search.env, search.folder / PRESET),
     )
     path = search.folder / REPORT
-    write_atomically(path, render(data).encode(errors="replace"))
+    write_atomically(path, render(data).encode(errors="replace"), "run the search again")
     return path, importances
 
 

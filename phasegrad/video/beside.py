@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from phasegrad.runs.evaluation import checked_episodes, checked_max_steps, relea
 from phasegrad.runs.reading import CONFIG
 from phasegrad.video.animation import checked_format, in_turn_beside, is_encoded_again
 from phasegrad.video.drawing import checked_speed, drawing_env
+from phasegrad.video.film import working_folder
 from phasegrad.video.notes import require_free, write_notes
 from phasegrad.video.recorders import Filming, Shown, Video
 from phasegrad.video.recording import (
@@ -92,19 +92,19 @@ def record_checkpoints(
     side, again = side_of(path, size, len(agents)), is_encoded_again(path)
     shown: list[Shown] = []
     columns: list[list[tuple[Path, int]]] = []
-    with tempfile.TemporaryDirectory(prefix="phasegrad-video-") as folder:
+    with working_folder() as folder:
         for number, agent in enumerate(agents):
             env = drawing_env(agent.agent, episodes, seed=seed, levels=levels)
             try:
                 speed, most = checked_speed(env, fps), step_limit(env, checked_max_steps(max_steps))
                 how = Filming(deterministic, seed, most, label_of(agent), stuck_after(speed, full), side)
-                parts = film_parts(agent, env, how, episodes, Path(folder) / str(number), speed, lossless=True)
+                parts = film_parts(agent, env, how, episodes, folder / str(number), speed, lossless=True)
             finally:
                 release(agent.agent, env)
             columns.append([(film.path, film.frames) for film, _ in parts])
             shown.extend(part for _, part in parts)
-        whole = Path(folder) / "whole.mp4"
-        in_turn_beside(columns, whole, Path(folder), lossless=again)
+        whole = folder / "whole.mp4"
+        in_turn_beside(columns, whole, folder, lossless=again)
         width, height = parts[0][0].size
         frames = sum(max(frames for _, frames in episode) for episode in zip(*columns, strict=True))
         video = video_of(whole, shown, frames, ((width + 4) * len(agents) - 4, height))

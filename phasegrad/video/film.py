@@ -6,17 +6,19 @@ Knows arrays and files only: no agents and no environments. Nothing is kept in m
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
 import numpy as np
 
 from phasegrad.errors import RunError
+from phasegrad.machine.failures import reason, remedy
 from phasegrad.machine.regular_files import NotRegularError
 from phasegrad.runs import below
 
@@ -25,6 +27,8 @@ CODEC = [
     "-movflags", "+faststart",
 ]  # fmt: skip
 LOSSLESS = ["-c:v", "libx264rgb", "-preset", "ultrafast", "-crf", "0", "-threads", "1"]  # what is encoded once more
+PARTS = "phasegrad-video-"  # folders where the parts of a film are put together
+LEAST_ROOM = 1 << 16  # bytes on a disk below which it is taken for full
 EVEN = "pad=ceil(iw/2)*2:ceil(ih/2)*2"  # the codec needs even sides
 
 
@@ -70,7 +74,8 @@ class Film:
             self._process.stdin.close()
         if self._process.wait() != 0:
             raise RunError(self._failure())
-        self._partial.replace(self.path)
+        with refused(self.path):
+            self._partial.replace(self.path)
         self._forget()
 
     def give_up(self) -> None:
@@ -84,14 +89,16 @@ class Film:
     def _start(self, shape: tuple[int, ...]) -> None:
         height, width, _ = self._shape = shape
         _make_folder(self.path)
-        self._complaints = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the film
+        with refused(self.path):
+            self._complaints = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the film
         command = [
             ffmpeg(), "-y", "-loglevel", "error", "-f", "rawvideo", "-pix_fmt", "rgb24", "-s", f"{width}x{height}",
             "-r", f"{self.frames_per_second:g}", "-i", "-", "-an",
             *(LOSSLESS if self.lossless else ["-vf", EVEN, *CODEC]), str(self._partial),
         ]  # fmt: skip
         # Complaints go to a file: an unread pipe could fill up and stop ffmpeg.
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=self._complaints)
+        with refused(self.path):
+            self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=self._complaints)
 
     def _failure(self) -> str:
         assert self._process is not None
@@ -102,7 +109,7 @@ class Film:
         said = self._complaints.read().decode(errors="replace").strip().splitlines()
         self._partial.unlink(missing_ok=True)
         self._forget()
-        return f"ffmpeg could not write {self.path}: {said[-1] if said else 'it ended early'}."
+        return failure(self.path, said)
 
     @property
     def size(self) -> tuple[int, int]:
@@ -120,12 +127,12 @@ def join(parts: Sequence[Path], path: Path) -> None:
     if len(parts) == 1:
         move(parts[0], path)
         return
-    with tempfile.NamedTemporaryFile("w", suffix=".txt", encoding="utf-8") as listing:
-        for part in parts:
-            quoted = str(part.resolve()).replace("'", "'\\''")
-            listing.write(f"file '{quoted}'\n")
-        listing.flush()
-        encode(["-f", "concat", "-safe", "0", "-i", listing.name, "-c", "copy", "-movflags", "+faststart"], path)
+    listing = parts[0].with_suffix(".txt")
+    with refused(path):
+        lines = (str(part.resolve()).replace("'", "'\\''") for part in parts)
+        listing.write_text("".join(f"file '{line}'\n" for line in lines), encoding="utf-8")
+    encode(["-f", "concat", "-safe", "0", "-i", str(listing), "-c", "copy", "-movflags", "+faststart"], path)
+    listing.unlink(missing_ok=True)
     for part in parts:
         part.unlink()
 
@@ -136,11 +143,15 @@ def encode(arguments: Sequence[str], path: Path) -> None:
     partial = _unfinished(path)
     command = [ffmpeg(), "-y", "-loglevel", "error", *arguments, str(partial)]
     try:
-        finished = subprocess.run(command, capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL)
+        with refused(path):
+            finished = subprocess.run(
+                command, capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL
+            )
         if finished.returncode != 0:
             said = finished.stderr.strip().splitlines()
-            raise RunError(f"ffmpeg could not write {path}: {said[-1].rstrip('.') if said else 'it ended early'}.")
-        partial.replace(path)
+            raise RunError(failure(path, said))
+        with refused(path):
+            partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
 
@@ -171,10 +182,41 @@ def copy(source: Path, path: Path) -> None:
     except NotRegularError as error:
         raise RunError(f"{below.told(error)}: move it away, then try again.") from None
     except OSError as error:
-        raise RunError(f"{path} cannot be written: {error.strerror or error}.") from None
+        raise RunError(f"{path} cannot be written: {reason(error)}; {remedy(error)}.") from None
     finally:
         with contextlib.suppress(OSError):
             below.remove_file(partial)
+
+
+@contextlib.contextmanager
+def working_folder() -> Iterator[Path]:
+    """A folder for the parts of a film, which goes when the film is done; it may be on another disk than the film."""
+    try:
+        folder = tempfile.TemporaryDirectory(prefix=PARTS, ignore_cleanup_errors=True)
+    except OSError as error:
+        raise RunError(
+            f"There is no folder for the parts of a film: {reason(error)}; set TMPDIR to one that can be written."
+        ) from None
+    with folder:
+        yield Path(folder.name)
+
+
+@contextlib.contextmanager
+def refused(path: Path) -> Iterator[None]:
+    """Turns what the system refuses into the sentence for a film."""
+    try:
+        yield
+    except OSError as error:
+        raise RunError(f"{path} cannot be filmed: {reason(error)}; {remedy(error)}.") from None
+
+
+def failure(path: Path, said: Sequence[str]) -> str:
+    """Why ffmpeg gave up; it says little of a disk that is full."""
+    with contextlib.suppress(OSError):
+        if os.statvfs(path.parent).f_bavail * os.statvfs(path.parent).f_frsize < LEAST_ROOM:
+            elsewhere = ", or set TMPDIR to a folder on another disk" if PARTS in str(path.parent) else ""
+            return f"ffmpeg could not write {path}: {os.strerror(errno.ENOSPC)}; make room there{elsewhere}."
+    return f"ffmpeg could not write {path}: {said[-1].strip().rstrip('.') if said else 'it ended early'}."
 
 
 def ffmpeg() -> str:

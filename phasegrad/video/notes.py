@@ -45,4 +45,4 @@ def write_notes(video: Video, agents: Sequence[Trainer], *, seed: int | None, le
     }
     if len(steps) > 1:
         notes["steps"] = steps
-    write_json(notes_path(video.path), plain_json(notes))
+    write_json(notes_path(video.path), plain_json(notes), "try again")

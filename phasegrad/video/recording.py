@@ -6,7 +6,6 @@ What is filmed is an evaluation (same environments, seeds and actions), so the r
 from __future__ import annotations
 
 import dataclasses
-import tempfile
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -31,7 +30,7 @@ from phasegrad.runs.evaluation import (
 )
 from phasegrad.video.animation import SUFFIXES, checked_format, convert, every_nth, is_encoded_again
 from phasegrad.video.drawing import checked_speed, drawing_env
-from phasegrad.video.film import Film, copy, join, move
+from phasegrad.video.film import Film, copy, join, move, working_folder
 from phasegrad.video.notes import require_free, write_notes
 from phasegrad.video.recorders import STUCK, EpisodeRecorder, Filming, GridRecorder, Shown, Video, columns_of
 from phasegrad.video.stuck import steps_without_change
@@ -71,8 +70,8 @@ def record_video(
     try:
         speed, most = checked_speed(env, fps), step_limit(env, checked_max_steps(max_steps))
         how = Filming(deterministic, seed, most, label_of(agent), stuck_after(speed, full), side)
-        with tempfile.TemporaryDirectory(prefix="phasegrad-video-") as folder:
-            whole = Path(folder) / "whole.mp4"
+        with working_folder() as folder:
+            whole = folder / "whole.mp4"
             film = _film_grid if grid else _film_in_turn
             video = film(agent, env, how, episodes, whole, speed, is_encoded_again(path))
             video = in_place(video, path, speed)
@@ -112,9 +111,9 @@ def evaluate_and_record(
         played = play(agent.agent, env, episodes, deterministic=deterministic, seed=seed, max_steps=most)
         chosen = {pick: picked(played, pick) for pick in picks}
         films: dict[tuple[int, int], Film] = {}
-        with tempfile.TemporaryDirectory(prefix="phasegrad-video-") as making:
+        with working_folder() as making:
             for pick, episode in chosen.items():
-                films.setdefault((episode.env, episode.number), Film(Path(making) / f"eval-{pick}.mp4", speed))
+                films.setdefault((episode.env, episode.number), Film(making / f"eval-{pick}.mp4", speed))
             how = Filming(deterministic, seed, most, label_of(agent), stuck_after(speed, full), SIDE)
             recorder = EpisodeRecorder(agent.agent, env, how, films, {})
             recorder.run(episodes)
