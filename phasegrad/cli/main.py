@@ -19,6 +19,7 @@ from phasegrad.cli.parsing import parse
 from phasegrad.cli.starting import announce
 from phasegrad.errors import PhasegradError, PhasegradWarning
 from phasegrad.machine.processors import let_waiting_threads_sleep
+from phasegrad.machine.terminals import plain_streams, without_colours
 from phasegrad.outside import register_told
 
 VERBS: dict[str, Callable[[argparse.Namespace], int]] = {
@@ -44,14 +45,15 @@ VERBS: dict[str, Callable[[argparse.Namespace], int]] = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; the exit code."""
     let_waiting_threads_sleep()
-    with warnings.catch_warnings():
+    with plain_streams(), warnings.catch_warnings():
         plainly = warnings.showwarning
 
         def show(message: Warning | str, category: type[Warning], *where: Any) -> None:
             if issubclass(category, PhasegradWarning):
                 say(str(message))
             else:
-                plainly(message, category, *where)
+                coloured = "\x1b" in str(message)  # as gymnasium's are
+                plainly(without_colours(str(message)) if coloured else message, category, *where)
 
         warnings.showwarning = show  # type: ignore[assignment]
         return _run(arguments)

@@ -98,7 +98,7 @@ class ChangesFile:
         self.is_cut = bool(rest)
         try:
             return [change_from_json(json.loads(line)) for line in lines]
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
             raise RunError(f"{self.path} is damaged: {str(error)[:80]}.") from None
 
     def take_up(self, run: RunState, anew: bool) -> list[Change]:

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from phasegrad.errors import PhasegradError, RunError
+from phasegrad.machine.regular_files import read_start
 from phasegrad.outside import told_to_children
 from phasegrad.runs.contents import LEVELS, is_stray
 from phasegrad.runs.files import write_atomically, write_json
@@ -34,6 +35,7 @@ from phasegrad.studies.standing import FAILED
 POLL_SECONDS = 0.1
 SHOW_SECONDS = 1.0
 SECONDS_TO_STOP = 75.0  # a run ends its iteration and saves a checkpoint
+LONGEST_REASON = 2000  # bytes
 ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
@@ -95,7 +97,7 @@ def noted(outcome: Outcome) -> Outcome:
 def failure_of(run: PlannedRun) -> str | None:
     """Why the run failed when it was last tried; None where it did not."""
     try:
-        return run.log.with_suffix(FAILED).read_text(errors="replace").strip()
+        return read_start(run.log.with_suffix(FAILED), LONGEST_REASON).decode(errors="replace").strip()
     except OSError:
         return None
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from phasegrad.machine.orphans import is_running
+from phasegrad.machine.regular_files import read_start
 from phasegrad.runs.files import read_json_object
 from phasegrad.runs.lock import LOCK
 from phasegrad.runs.noting import is_greedy_at, read_evaluations
@@ -110,7 +111,7 @@ class Standing:
     def _state(self, over: bool) -> tuple[str, str]:
         failure = self.place.log.with_suffix(FAILED)
         try:
-            return "failed", failure.read_text(errors="replace")[:300].strip()
+            return "failed", " ".join(read_start(failure, 300).decode(errors="replace").split())
         except OSError:
             pass
         if over:
@@ -135,7 +136,7 @@ class Standing:
 
     def _elsewhere(self) -> bool:
         try:
-            return ELSEWHERE in self.place.log.read_bytes()[:1000]
+            return ELSEWHERE in read_start(self.place.log, 1000)
         except OSError:
             return False
 
