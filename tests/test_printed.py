@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from terminal import Terminal
+from written_runs import rows_of, write_run
 
 import phasegrad as pg
 from phasegrad.cli.main import main
@@ -29,8 +31,6 @@ from phasegrad.studies.definition import parse_study
 from phasegrad.studies.grid import build_grid
 from phasegrad.studies.scores import Scored
 from phasegrad.studies.table import as_csv, as_markdown, build_table, print_table
-from tests.terminal import Terminal
-from tests.written_runs import rows_of, write_run
 
 EVIL = "\x1b]0;evil\x07\x9b2J\x08\r\u202eabc\u2066"
 SMALL: dict[str, Any] = {

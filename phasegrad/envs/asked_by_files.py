@@ -37,6 +37,8 @@ WORDS: dict[str, tuple[str, ...]] = {
     "gymnasium.envs.toy_text": ("map_name", "desc"),
     "minigrid": ("obj_type", "select_by", "first_color", "second_color"),
     "ale_py": ("obs_type",),
+    "gymnasium_robotics": ("reward_type",),
+    "metaworld": ("env_name", "reward_function_version"),
 }  # fmt: skip
 
 
@@ -60,7 +62,7 @@ def beyond_files(env_id: str, options: Mapping[str, Any], backend: str = "auto")
         known = envpool_options(spec.id, packages[spec.id])
     else:
         known = _of_gymnasium(spec.id)
-    words = _words(packages.get(spec.id) or str(gym.registry[spec.id].entry_point))
+    words = _words(packages.get(spec.id) or _module(gym.registry[spec.id].entry_point))
     return [name for name, value in options.items() if not (name in known and _is_harmless(name, value, known, words))]
 
 
@@ -90,6 +92,10 @@ def _of_gymnasium(env_id: str) -> dict[str, Any]:
     if taken is None:
         return {}
     return dict.fromkeys(taken.names) | taken.defaults | dict(gym.registry[env_id].kwargs)
+
+
+def _module(entry_point: Any) -> str:
+    return entry_point if isinstance(entry_point, str) else str(getattr(entry_point, "__module__", ""))
 
 
 def _words(package: str) -> tuple[str, ...]:

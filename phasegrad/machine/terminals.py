@@ -51,7 +51,7 @@ def beneath(stream: Any) -> Any:
 def plain_streams() -> Iterator[None]:
     """For as long as a command runs."""
     before = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = (each if isinstance(each, PlainStream) else PlainStream(each) for each in before)  # type: ignore[assignment]
+    sys.stdout, sys.stderr = (each if isinstance(each, PlainStream) else PlainStream(each) for each in before)
     try:
         yield
     except BaseException as error:

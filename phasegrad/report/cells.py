@@ -8,7 +8,7 @@ from typing import Any
 from phasegrad.errors import visible
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # how a spreadsheet knows one
-MARKUP = re.compile(r"[\\`*\[\]|~$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|^[#>+-](?=\s|$)")
+MARKUP = re.compile(r"[\\`*\[\]|~$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|^[#>+-](?=\s)")
 ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 
 

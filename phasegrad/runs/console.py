@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from phasegrad import envs
+from phasegrad.errors import visible
 from phasegrad.machine.memory import gigabytes, resident_bytes
 from phasegrad.phases import phase_schedule
 from phasegrad.runs.ending import next_lines, summary_line
@@ -31,6 +32,11 @@ __all__ = ["RunDisplay", "RunPanel", "RunView", "duration", "make_display", "num
 SECONDS_BETWEEN_LINES = 5.0
 LONGEST_LINE = 120  # where there is no terminal to ask
 STOPPING = "stopping with a checkpoint; Ctrl-C: at once"
+
+
+def show(text: str) -> None:
+    """A line at once; names in it may come from files."""
+    print(visible(text), flush=True)
 
 
 class RunDisplay:
@@ -75,11 +81,11 @@ class ShownRun(RunDisplay):
         summary = summary_line(self.view.scored(result), self.view.run_dir)
         if is_terminal():
             columns = shutil.get_terminal_size().columns
-            print(textwrap.fill(summary, columns, break_long_words=False, break_on_hyphens=False))
+            show(textwrap.fill(summary, columns, break_long_words=False, break_on_hyphens=False))
         else:
             columns = LONGEST_LINE
-            print(summary)
-        print("\n".join(next_lines(result, self.view.run_dir, self.view.total, columns)), flush=True)
+            show(summary)
+        show("\n".join(next_lines(result, self.view.run_dir, self.view.total, columns)))
 
 
 class PlainRunDisplay(ShownRun):
@@ -88,21 +94,21 @@ class PlainRunDisplay(ShownRun):
     def __init__(self, view: RunView, heading: str) -> None:
         super().__init__(view)
         self.last = 0.0
-        print(heading, flush=True)
+        show(heading)
         if view.run_dir:
-            print(f"run directory {view.run_dir}", flush=True)
+            show(f"run directory {view.run_dir}")
 
     def iteration(self, row: Mapping[str, Any]) -> None:
         super().iteration(row)
         if self.heard - self.last >= SECONDS_BETWEEN_LINES or self.view.step >= self.view.total:
             self.last = self.heard
-            print(plain_line(self.view), flush=True)
+            show(plain_line(self.view))
 
     def playing_back(self, done: int, total: int) -> None:
         now = time.monotonic()
         if now - self.last >= SECONDS_BETWEEN_LINES or done == total:
             self.last = now
-            print(playback(done, total, "what the environments had been through: "), flush=True)
+            show(playback(done, total, "what the environments had been through: "))
 
 
 class LiveRunDisplay(ShownRun):
