@@ -271,12 +271,13 @@ class Agent:
 
     # The environments it fits
 
-    def require_source(self, source: Any = None) -> None:
-        """Refuse what a file may not ask for: an environment that only Python knows, or a module to import.
+    def require_source(self, source: Any = None, options: Mapping[str, Any] | None = None) -> None:
+        """Refuse what a file may not ask for: an environment that only Python knows, a module to import, a path.
 
-        Its own, or another `source` that the file names.
+        Its own, or another `source` with `options` that the file names.
         """
         source = self.source if source is None else source
+        options = self.config.env_options if options is None else options
         if isinstance(source, str) and source.startswith("custom:"):
             raise EnvError(
                 f"This agent was trained on an environment given in Python ({source}): "
@@ -287,6 +288,8 @@ class Agent:
                 f"The file asks to import {source.split(':')[0]!r} for its environment {source}: where you trust "
                 f"it, allow that with --allow-import, or in Python with phasegrad.load(path, env={source!r})."
             )
+        if not self.may_import and isinstance(source, str):
+            envs.require_harmless(source, options, self.config.backend)
 
     def require_spaces(self, env: envs.VectorEnv) -> None:
         """Refuse an environment that is not the one this agent was made for."""

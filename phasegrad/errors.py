@@ -6,13 +6,33 @@ The command line prints them without a traceback and exits with their code; Pyth
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
+
+# Control characters but line feed and tab, line and paragraph separators, what turns the direction of writing or hides what
+# is written, and halves of characters, which no stream can take.
+_UNSEEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff"
+    "\U000e0000-\U000e007f]"
+)
+
+
+def visible(text: str) -> str:
+    """Text from a file or a stranger's code as a terminal may have it: what would steer the terminal is spelt out."""
+    return _UNSEEN.sub(lambda found: _spelt(ord(found[0])), text)
+
+
+def _spelt(code: int) -> str:
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 class PhasegradError(Exception):
     """Something the user can put right. The message is one sentence and says how."""
 
     exit_code = 2
+
+    def __str__(self) -> str:
+        return visible(super().__str__())
 
 
 class ConfigError(PhasegradError, ValueError):
@@ -43,6 +63,9 @@ class RanksError(PhasegradError):
 
 class PhasegradWarning(UserWarning):
     """Something that went on all the same but that the user should know, in one sentence."""
+
+    def __str__(self) -> str:
+        return visible(super().__str__())
 
 
 def nearest(name: str, known: Iterable[str], count: int = 3) -> str:

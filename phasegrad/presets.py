@@ -6,17 +6,18 @@ environment id; what a user sets always wins over a preset.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from phasegrad.config import Config, algorithm_name, coerce_fields, documented_fields, make_config, started
+from phasegrad.config import Config, algorithm_name, coerce_fields, documented_fields, make_config, short, started
 from phasegrad.errors import ConfigError, PhasegradError, unknown
+from phasegrad.machine.data_files import parse_json, read_text
 from phasegrad.machine.paths import as_path
 from phasegrad.schedules import LostFunction, Schedule, Scheduled, is_scheduled
 
+NOT_IN_FILES = ("env", "preset", "track")  # of a preset: what to train on, and who is told, is the user's to say
 SHARE_COMMON = ("ppo", "ppg")  # for whom the common part of the presets below was chosen
 OF_THE_TASK = {
     "env_options", "total_steps", "gamma", "bootstrap_truncated", "action_bounds", "normalize_observation",
@@ -229,15 +230,37 @@ def preset_fields(name: str, algorithm: str) -> dict[str, Any]:
 
 def read_preset_file(path: Path) -> dict[str, Any]:
     """A JSON object of field names and values."""
-    try:
-        fields = json.loads(path.read_text())
-    except OSError as error:
-        raise ConfigError(f"Preset file {path} cannot be read: {error.strerror}.") from None
-    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError):
-        raise ConfigError(f"Preset file {path} is not valid JSON.") from None
+    return parse_preset(read_text("Preset file", path), f"Preset file {path}")
+
+
+def parse_preset(text: str, where: str) -> dict[str, Any]:
+    """The settings in a preset file's text: how to learn, and nothing on whose behalf."""
+    fields = parse_json(where, text)
     if not isinstance(fields, dict):
-        raise ConfigError(f"Preset file {path} must hold one JSON object of settings.")
+        raise ConfigError(f"{where} must hold one JSON object of settings.")
+    for name in NOT_IN_FILES:
+        if name in fields:
+            raise ConfigError(f"{where} has {name}, which is not a preset's to say: give --{name} yourself.")
+    if not isinstance(fields.get("env_options", {}), dict):
+        raise ConfigError(f"{where} has env_options that are no object of names and values.")
     return {name: value for name, value in fields.items() if name != "algorithm"}
+
+
+def require_harmless(path: str, preset: Mapping[str, Any], explicit: Mapping[str, Any]) -> None:
+    """Refuse options in a preset file that may name files or code, where the user has not given them too."""
+    options = preset.get("env_options", {})
+    if not options or not explicit.get("env"):
+        return
+    from phasegrad import envs
+
+    backend = explicit.get("backend", preset.get("backend", "auto"))
+    given = explicit.get("env_options", {})
+    for name in envs.beyond_files(explicit["env"], options, backend):
+        if name not in given:
+            raise ConfigError(
+                f"Preset file {path} gives the environment the option {name} {short(options[name])}, which may be a path or "
+                f"code: where you want that, give it yourself with --env.{name} VALUE (Python: env_options)."
+            )
 
 
 def resolve_config(config_class: type[Config], fields: Mapping[str, Any]) -> Any:
@@ -250,6 +273,8 @@ def resolve_config(config_class: type[Config], fields: Mapping[str, Any]) -> Any
     preset = preset_fields(name, tuned_algorithm(config_class))
     if name in PRESETS:  # its common part serves algorithms that lack some of the fields
         preset = {key: value for key, value in preset.items() if key in known}
+    else:
+        require_harmless(name, preset, explicit)
     preset_values = coerce_fields(config_class, preset)
     preset_values |= started(config_class, preset_values, {})
     values = {**preset_values, **explicit, **started(config_class, explicit, preset_values), "preset": name}

@@ -183,7 +183,7 @@ def test_intervals_move_with_the_scores(strata: list[list[int]], scale: float, s
         (MINIMAL + '[variants."\\u001b[2J"]', "printable characters"),
         ("environments = ['os:system-v0']", "would import the module 'os'"),
         (MINIMAL + "[fields]\nenv_options = { xml_file = '/etc/passwd' }", "may be a path"),
-        ("x = " + "[" * 5000, "not valid TOML"),
+        ("x = " + "[" * 5000, "more than 8 levels"),
         ("a = ", "not valid TOML"),
     ],
 )

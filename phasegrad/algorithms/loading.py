@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from phasegrad import envs
 from phasegrad.algorithms import ALGORITHMS
 from phasegrad.algorithms.base import Algorithm
 from phasegrad.algorithms.leash import PREFIX as LEASH
@@ -64,8 +65,8 @@ def load(
     `env` and `encoder` are needed again where they were given in Python, and to train on so are the functions that
     settings follow: `schedules` has them by name. Where the agent was trained in an environment known by its id, another
     `env` moves it there, as `agent.set_env` does. `checkpoint` picks a step of a run directory, or "best" by evaluation.
-    An environment id of the form module:Id-v0 is imported only where `env` repeats it or `allow_import` is set, since the
-    file may be a stranger's.
+    The file may be a stranger's: an environment id of the form module:Id-v0 is imported, and an option of the environment
+    that may name a file is passed on, only where `env` repeats the id or `allow_import` is set.
 
     An agent from a run directory trains on there, if it is that of the last checkpoint. `run_dir` has it train on in
     another directory; `overwrite` lets it replace the run in that one, or what its own run holds of later steps.
@@ -129,6 +130,8 @@ def restart(path: str | Path, *, allow_import: bool = False, device: str | None 
             f"{directory.path / CONFIG} asks to import {config.env.split(':')[0]!r} for its environment {config.env}: "
             "where you trust it, allow that with --allow-import."
         )
+    if not allow_import:
+        envs.require_harmless(config.env, config.env_options, config.backend)
     agent = ALGORITHMS[name](run_dir=path, **{**config.to_json(), "preset": "none"})  # every field is resolved already
     agent.config.settle(preset=config.preset)
     agent.run.takes_over = True

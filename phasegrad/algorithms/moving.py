@@ -53,5 +53,6 @@ def move(algorithm: Algorithm, env: Any, env_options: Mapping[str, Any] | None =
 def move_back(algorithm: Algorithm, settings: Mapping[str, Any]) -> None:
     """Go on where a run had moved to before it was killed, by what its files say: they may not ask for everything."""
     env = settings.get("env", algorithm.config.env)
-    algorithm.agent.require_source(env)
-    move(algorithm, env, settings.get("env_options", algorithm.config.env_options))
+    options = settings.get("env_options", algorithm.config.env_options)
+    algorithm.agent.require_source(env, options)
+    move(algorithm, env, options)

@@ -21,6 +21,7 @@ from phasegrad.cli.streams import is_output_lost, lost_output, open_missing_stre
 from phasegrad.errors import PhasegradError, PhasegradWarning
 from phasegrad.machine.failures import sentence as sentence_of
 from phasegrad.machine.processors import let_waiting_threads_sleep
+from phasegrad.machine.terminals import plain_streams, without_colours
 from phasegrad.outside import register_told
 
 VERBS: dict[str, Callable[[argparse.Namespace], int]] = {
@@ -47,14 +48,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; the exit code."""
     let_waiting_threads_sleep()
     open_missing_streams()
-    with warnings.catch_warnings():
+    with plain_streams(), warnings.catch_warnings():
         plainly = warnings.showwarning
 
         def show(message: Warning | str, category: type[Warning], *where: Any) -> None:
             if issubclass(category, PhasegradWarning):
                 say(str(message))
             else:
-                plainly(message, category, *where)
+                coloured = "\x1b" in str(message)  # as gymnasium's are
+                plainly(without_colours(str(message)) if coloured else message, category, *where)
 
         warnings.showwarning = show  # type: ignore[assignment]
         return settled(_run(arguments))

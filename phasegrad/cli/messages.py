@@ -6,6 +6,9 @@ import contextlib
 import os
 import sys
 
+from phasegrad.errors import visible
+from phasegrad.machine.terminals import beneath
+
 
 def say(sentence: str) -> None:
     """A sentence on stderr; where several processes have the same to say, once."""
@@ -15,17 +18,17 @@ def say(sentence: str) -> None:
         if not first_to_say(sentence):
             return
     with contextlib.suppress(OSError, ValueError):  # nobody listens: the exit code tells
-        print(f"phasegrad: {sentence}", file=sys.stderr, flush=True)
+        print(f"phasegrad: {visible(sentence)}", file=sys.stderr, flush=True)
 
 
 def note(text: str) -> None:
     """A piece of a line on how far something is, on stderr, at once; stdout is for what comes out of it."""
     with contextlib.suppress(OSError, ValueError):
-        sys.stderr.write(text)
+        sys.stderr.write(visible(text))
         sys.stderr.flush()
 
 
 def fresh_line() -> None:
     """After a Ctrl-C: the terminal has written ^C where the next sentence is to begin."""
     if sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb":
-        print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+        print("\r\x1b[K", end="", file=beneath(sys.stderr), flush=True)

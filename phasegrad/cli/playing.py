@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 from phasegrad.cli.values import chosen_checkpoint, coerced, whole_or_none
-from phasegrad.errors import ConfigError
+from phasegrad.errors import ConfigError, visible
 from phasegrad.machine.paths import as_path
 
 
@@ -38,16 +38,18 @@ def run_eval(options: argparse.Namespace) -> int:
         shown = {pick: {"path": str(video.path), "return": video.returns[0]} for pick, video in videos.items()}
         print(json.dumps(result.summary() | ({"videos": shown} if shown else {})))
         return 0
-    from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
+    from phasegrad.runs.consoles import PlainConsole
+
     table = Table(
-        title=f"{agent.config.env}, {agent.progress.step:,} steps, {'deterministic' if options.deterministic else 'sampled'} actions"
+        title=f"{escape(visible(agent.config.env))}, {agent.progress.step:,} steps, {'deterministic' if options.deterministic else 'sampled'} actions"
     )
     for name in result.summary():
         table.add_column(name.replace("_", " "), justify="right")
     table.add_row(*(f"{value:,.2f}" if isinstance(value, float) else str(value) for value in result.summary().values()))
-    Console().print(table)
+    PlainConsole().print(table)
     for pick, video in videos.items():
         print(f"{pick}: return {video.returns[0]:,.2f}, {video.path}")
     if options.save_steps is not None:

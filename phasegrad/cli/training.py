@@ -44,9 +44,7 @@ def run_train(options: argparse.Namespace) -> int:
     with parallel.joined() as ranks:
         restarted = ranks.any(parallel.restarted())  # not every machine's torchrun counts another's restart
         if ranks.from_first(lambda: is_to_continue(restarted)):
-            # Where the user has named the same environment, they ask for its module and not the file.
-            named = str(directory.read_config().get("env")) == fields["env"] and not has_moved(directory.path)
-            return continue_run(path, None, options.quiet, allow_import=named)
+            return continue_run(path, None, options.quiet, allow_import=is_named(directory, fields))
         agent = algorithm(run_dir=path, overwrite=options.overwrite, **fields)
         try:
             with shown(options.quiet):
@@ -85,6 +83,21 @@ def require_same_run(directory: RunDirectory, algorithm: type[Algorithm], fields
             f"Run directory {directory.path} holds a run with {name} {there!r}, not {value!r}: use another --run-dir, or "
             f"`phasegrad resume {directory.path}` to continue that run."
         )
+
+
+def is_named(directory: RunDirectory, fields: Mapping[str, Any]) -> bool:
+    """Whether the user has named the environment that a run's files have, and its options that may be paths.
+
+    Then it is they who ask for its module and for those, and not the file.
+    """
+    from phasegrad import envs
+
+    found = directory.read_config()
+    if str(found.get("env")) != fields["env"] or has_moved(directory.path):
+        return False
+    options = found.get("env_options")
+    asked = envs.beyond_files(fields["env"], options, str(found.get("backend"))) if isinstance(options, dict) else []
+    return all(name in fields["env_options"] for name in asked)
 
 
 def has_moved(run_dir: Path) -> bool:

@@ -18,7 +18,9 @@ from phasegrad.tune.search_spaces import SPACES
 
 BUILTIN = tuple(ABOUT)
 SHELLS = ("bash", "zsh", "fish")
-ALLOW_IMPORT = "import the module that the run's environment id module:Id-v0 names: only for files you trust"
+ALLOW_IMPORT = (
+    "let the run's environment id import a module (module:Id-v0) and its options name files: if you trust them"
+)
 CHECKPOINT = "the checkpoint of a step, or best by evaluation (default: the latest)"
 SEED = "seed of the environments (default: the run's)"
 MAX_STEPS = "cut longer episodes (default: the environment's own time limit, else 10,000)"

@@ -168,10 +168,10 @@ def _plain(watched: Watched, ended: bool) -> None:
 
 
 def _live(watched: Watched, ended: bool) -> None:
-    from rich.console import Console
+    from phasegrad.runs.consoles import PlainConsole
 
     if ended:
-        Console(highlight=False).print(watched.panel())
+        PlainConsole(highlight=False).print(watched.panel())
         return
     with keys_unseen():
         screen = Screen(watched.panel)

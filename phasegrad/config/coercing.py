@@ -78,7 +78,7 @@ def option_value(text: str) -> Any:
     """An environment's option as a command writes it: JSON, or as Python has it (True, None, .5, (1, 2)), else text."""
     try:
         return json.loads(text.lower() if text.lower() in ("true", "false") else text)
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):  # ValueError: no JSON, or a number of thousands of digits
         pass
     try:
         found = ast.literal_eval(text)
@@ -169,6 +169,8 @@ def coerce(name: str, value: Any, hint: Any, metadata: Mapping[str, Any]) -> Any
         result = CONVERTERS[hint](value)
     except (ValueError, TypeError, OverflowError):
         raise ConfigError(f"{name} must be {KINDS[hint]}, not {short(value)}.") from None
+    if isinstance(result, int) and abs(result) >= 1 << 63:  # no counter holds it
+        raise ConfigError(f"{name} must be below 2^63, about 9.2e18, not {short(value)}.")
     low, high, choices = metadata.get("low"), metadata.get("high"), metadata.get("choices")
     if choices and result not in choices:
         raise ConfigError(
@@ -195,6 +197,8 @@ def several_of(name: str, value: Any, metadata: Mapping[str, Any]) -> str:
 
 def short(value: Any) -> str:
     """A value as an error shows it, whatever its length."""
+    if isinstance(value, int) and value.bit_length() > 1000:  # Python does not write one of thousands of digits
+        return f"a number of about {int(value.bit_length() * 0.30103):,} digits"
     text = repr(value) if not isinstance(value, (list, tuple, dict)) or len(value) < 100 else f"{len(value)} entries"
     return text if len(text) <= 80 else f"{text[:77]}..."
 

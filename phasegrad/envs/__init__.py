@@ -13,6 +13,7 @@ import gymnasium as gym
 
 from phasegrad.envs.actions import ActionAdapter, flat_actions
 from phasegrad.envs.another import kept_options, name_of, setting_of
+from phasegrad.envs.asked_by_files import beyond_files, require_harmless
 from phasegrad.envs.checker import CheckReport, check
 from phasegrad.envs.contract import Episode, Observation, Step, VectorEnv
 from phasegrad.envs.families import EnvSpec, list_envs, resolve
@@ -34,6 +35,7 @@ __all__ = [
     "alone",
     "as_batch",
     "backend_notice",
+    "beyond_files",
     "check",
     "env_seeds",
     "flat_actions",
@@ -45,6 +47,7 @@ __all__ = [
     "maker_of",
     "missing_entry",
     "name_of",
+    "require_harmless",
     "resolve",
     "same_form",
     "setting_of",

@@ -30,7 +30,7 @@ FAMILIES = ("classic", "box2d", "mujoco", "atari", "procgen", "minigrid", "other
 
 PROCGEN_DISTRIBUTIONS = ("easy", "hard", "extreme", "memory", "exploration")
 # What envpool's Procgen takes, without `use_sequential_levels`, which does nothing there.
-_PROCGEN_OPTIONS = (
+PROCGEN_OPTIONS = (
     "distribution", "num_levels", "start_level", "center_agent", "max_episode_steps", "paint_vel_info",
     "restrict_themes", "use_backgrounds", "use_easy_jump", "use_generated_assets", "use_monochrome_assets",
 )  # fmt: skip
@@ -198,11 +198,11 @@ def _resolve_procgen(env_id: str, options: dict[str, Any], backend: str) -> EnvS
     if backend == "gymnasium":
         raise EnvError(f"{env_id} runs on envpool only; leave the backend at auto.")
     _require_envpool(env_id)
-    known = [*_PROCGEN_OPTIONS, "channel_first"]
+    known = [*PROCGEN_OPTIONS, "channel_first"]
     for name in options:
         if name not in known:
             raise ConfigError(
-                f"Procgen has no option {name!r}.{nearest(name, known)} It takes {', '.join(_PROCGEN_OPTIONS)}."
+                f"Procgen has no option {name!r}.{nearest(name, known)} It takes {', '.join(PROCGEN_OPTIONS)}."
             )
     modes: dict[str, dict[str, str]] = {}
     for known_id, package in envpool_packages().items():

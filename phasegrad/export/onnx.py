@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from phasegrad import envs
 from phasegrad.distributions import Distribution, Product
-from phasegrad.errors import RunError
+from phasegrad.errors import RunError, visible
 from phasegrad.export.parity import (
     TOLERANCE,
     Samples,
@@ -235,7 +235,7 @@ def export_onnx(
     model = _traced(player, policy, random)
     for key, value in provenance(agent).items():
         entry = model.metadata_props.add()
-        entry.key, entry.value = key, value
+        entry.key, entry.value = key, visible(value)
     with replacing_file(path) as unchecked:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from phasegrad.errors import RunError
+from phasegrad.errors import RunError, visible
 from phasegrad.machine.paths import as_path
 from phasegrad.runs.below import require_file
 from phasegrad.runs.files import read_json_object
@@ -72,7 +72,7 @@ class RecordedRun:
 
 def text(value: Any) -> str:
     """A value from a file as a short line of text."""
-    shown = " ".join(str(value).split())
+    shown = visible(" ".join(str(value).split()))
     return shown if len(shown) <= LONGEST_TEXT else shown[: LONGEST_TEXT - 1] + "…"
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import csv
 import io
 import textwrap
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from phasegrad.errors import RunError
+from phasegrad.errors import PhasegradWarning, RunError
 from phasegrad.machine.paths import as_path
+from phasegrad.report.cells import csv_cell
 from phasegrad.report.collect import read_runs
 from phasegrad.report.grouping import group_runs
 from phasegrad.report.lines import HEAD, SCORE, TEST_SCORE, TRAINING, Line, as_table, lines_of
@@ -77,7 +79,7 @@ def _require_table(path: Path) -> Path:
 def _write_table(lines: Sequence[Line], path: Path) -> None:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerows([HEAD, *as_table(lines)])
+    writer.writerows([HEAD, *(map(csv_cell, row) for row in as_table(lines))])
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -107,22 +109,39 @@ def _draw(lines: Sequence[Line], out: Path, title: str | None, smooth: float) ->
         order = sorted(
             range(len(labels)), key=lambda index: labels[index] == TRAINING_LABEL
         )  # what is faint comes last
-        figure.legend(
+        legend = figure.legend(
             [handles[index] for index in order],
             [labels[index] for index in order],
             frameon=False,
             fontsize=8,
             loc="outside lower center",  # never over a curve
         )
+        for entry in legend.get_texts():
+            entry.set_parse_math(False)  # a name with dollars is a name
         if title:
-            axes.set_title(title)
+            axes.set_title(title, parse_math=False)
         out.parent.mkdir(parents=True, exist_ok=True)
-        with replacing_file(out) as unfinished:
-            figure.savefig(unfinished, format=out.suffix.lstrip(".").lower())
+        _save(figure, out)
     except OSError as error:
         raise RunError(f"--out {out} cannot be written: {error.strerror or error}.") from None
     finally:
         plt.close(figure)
+
+
+def _save(figure: Any, out: Path) -> None:
+    """Draw it into its file; letters that the font does not have are boxes, which is told in a sentence."""
+    import matplotlib
+
+    with warnings.catch_warnings(record=True) as told, matplotlib.rc_context({"text.usetex": False}):
+        warnings.simplefilter("always")
+        with replacing_file(out) as unfinished:
+            figure.savefig(unfinished, format=out.suffix.lstrip(".").lower())
+    glyphs = [each for each in told if "missing from" in str(each.message)]
+    if glyphs:
+        warnings.warn(f"Some letters in {out} are not in its font and show as boxes.", PhasegradWarning, stacklevel=4)
+    for each in told:
+        if each not in glyphs:
+            warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
 
 
 def _draw_lines(axes: Any, lines: Sequence[Line]) -> None:
@@ -135,7 +154,8 @@ def _draw_lines(axes: Any, lines: Sequence[Line]) -> None:
         colour = f"C{groups.index(line.group) % 10}"
         alike = sum((other.group, other.curve) == (line.group, line.curve) for other in lines)
         label = TRAINING_LABEL if faint else legend_text(line, alike)
-        shown = "_" if label in named else textwrap.fill(label, LEGEND_WIDTH)  # matplotlib leaves out what begins so
+        named_so = f" {label}" if label.startswith("_") else label
+        shown = "_" if label in named else textwrap.fill(named_so, LEGEND_WIDTH)  # matplotlib leaves out what begins so
         named.add(label)
         style: dict[str, Any] = {"linewidth": 1.0, "alpha": 0.35, "zorder": 1} if faint else {"linewidth": 2.0}
         marker = "o" if len(line.steps) < 20 and not faint else None

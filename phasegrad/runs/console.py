@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from phasegrad import envs
-from phasegrad.errors import PhasegradWarning
+from phasegrad.errors import PhasegradWarning, visible
 from phasegrad.machine.failures import reason
 from phasegrad.machine.memory import gigabytes, resident_bytes
 from phasegrad.phases import phase_schedule
@@ -71,7 +71,7 @@ class ShownRun(RunDisplay):
         if self.lost:
             return
         try:
-            print(text, flush=True)
+            print(visible(text), flush=True)
         except OSError as error:
             self.lost = True
             told = f"Standard output can no longer be written ({reason(error)}): the run goes on without a display."

@@ -7,6 +7,8 @@ import unicodedata
 from collections.abc import Sequence
 from typing import Any
 
+from phasegrad.errors import visible
+
 SPARKS, ASCII_SPARKS = "▁▂▃▄▅▆▇█", "_.-=+*#@"
 
 
@@ -67,7 +69,7 @@ def sparkline(values: Sequence[float], width: int = 30, sparks: str = SPARKS) ->
 
 def printable(value: object, most: int = 1000) -> str:
     """Text from a file in one line, without control characters, which could move a terminal's cursor."""
-    shown = " ".join(str(value).split())[:most]
+    shown = visible(" ".join(str(value).split()))[:most]
     return "".join(character if character.isprintable() else "?" for character in shown)
 
 

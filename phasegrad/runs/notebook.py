@@ -55,10 +55,11 @@ class NotebookScreen:
                 self.handle.update(self._pictures(), raw=True)
 
     def _pictures(self) -> dict[str, str]:
-        from rich.console import Console
         from rich.terminal_theme import DEFAULT_TERMINAL_THEME, TerminalTheme
 
-        console = Console(
+        from phasegrad.runs.consoles import PlainConsole
+
+        console = PlainConsole(
             width=WIDTH, record=True, file=io.StringIO(), force_jupyter=False, force_terminal=True, legacy_windows=False
         )
         console.print(self.frame())

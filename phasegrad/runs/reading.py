@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from phasegrad.errors import RunError
+from phasegrad.errors import RunError, visible
 from phasegrad.machine.regular_files import NotRegularError
 from phasegrad.runs.below import open_own, read_start, told
 from phasegrad.runs.files import reading
@@ -22,6 +22,7 @@ LONGEST_LINE = 1 << 20  # bytes; a real iteration takes one to three thousand
 MOST_BYTES = 1 << 32  # of a metrics file
 CONFIG, METRICS, RESULT = "config.json", "metrics.jsonl", "result.json"  # as in directory.py, which needs torch
 TAIL_BYTES = 8192  # enough for the last iteration
+LONGEST_NAME = 200  # characters
 MOST_NAMES = 500  # different metrics of one run
 MOST_EPOCHS = 1000  # entries of a list such as aux_clone_kl_by_epoch
 
@@ -91,7 +92,7 @@ class MetricsReader:
         row: Row = {}
         for name, value in data.items():
             if name not in self.names:
-                if len(self.names) >= MOST_NAMES or isinstance(value, (str, bool, dict)):
+                if len(self.names) >= MOST_NAMES or isinstance(value, (str, bool, dict)) or not _is_name(name):
                     continue
                 self.names.add(name)
             kind = type(value)
@@ -102,6 +103,11 @@ class MetricsReader:
             elif kind is int or value is None:
                 row[name] = number_or_none(value)
         return row
+
+
+def _is_name(name: str) -> bool:
+    """Whether a metric may be called so: what is no plain text would go on into trackers and pages."""
+    return len(name) <= LONGEST_NAME and name == visible(name)
 
 
 def number_or_none(value: Any) -> float | None:

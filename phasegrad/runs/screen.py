@@ -66,10 +66,10 @@ class Screen:
     """The panel in a terminal. The cursor rests on an empty line below it, where a key's echo does no harm."""
 
     def __init__(self, frame: Callable[[], RenderableType]) -> None:
-        from rich.console import Console
+        from phasegrad.runs.consoles import PlainConsole
 
         self.frame = frame
-        self.console = Console(highlight=False)
+        self.console = PlainConsole(highlight=False)
         self.closed = threading.Event()
         self.lock = threading.RLock()
         self.cleanup = contextlib.ExitStack()

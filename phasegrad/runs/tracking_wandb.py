@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from phasegrad.errors import PhasegradWarning
+from phasegrad.machine.terminals import as_it_writes
 from phasegrad.runs.tracking import curves, flat, known_id, remember_id
 from phasegrad.versions import __version__
 
@@ -36,7 +37,8 @@ class Wandb:
         }
         settings = wandb.Settings(console="off", init_timeout=SECONDS_TO_START)  # the display is no log
         try:
-            self.run = wandb.init(**given, settings=settings)
+            with as_it_writes():
+                self.run = wandb.init(**given, settings=settings)
         except Exception as error:  # no account, no network: W&B has a type of error for each
             given |= {"mode": "offline", "resume": None, "settings": settings}
             try:
@@ -64,4 +66,5 @@ class Wandb:
         self.is_over = True
 
     def close(self) -> None:
-        self.run.finish(exit_code=0 if self.is_over else 1)
+        with as_it_writes():
+            self.run.finish(exit_code=0 if self.is_over else 1)

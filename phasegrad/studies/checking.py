@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from phasegrad.config import coerce
-from phasegrad.errors import ConfigError, nearest
+from phasegrad.config import coerce, short
+from phasegrad.errors import ConfigError, nearest, visible
 from phasegrad.machine.paths import folder_name as folder_name  # grid.py and definition.py know it by this module
+
+MOST_SEEDS = 1_000
 
 
 def known_only(data: Mapping[str, Any], known: Iterable[str], where: str) -> None:
     for key in data:
         if key not in known:
-            raise ConfigError(f"unknown key {key!r} in {where}.{nearest(key, known)}")
+            raise ConfigError(f"unknown key {short(key)} in {where}.{nearest(key[:80], known)}")
 
 
 def typed(data: Mapping[str, Any], key: str, kind: type, default: Any) -> Any:
@@ -22,7 +24,7 @@ def typed(data: Mapping[str, Any], key: str, kind: type, default: Any) -> Any:
     value = data.get(key, default)
     if value is not None and not isinstance(value, kind):
         kinds: dict[type, str] = {str: "text", list: "a list", dict: "a table"}
-        raise ConfigError(f"{key} must be {kinds[kind]}, not {value!r}.")
+        raise ConfigError(f"{key} must be {kinds[kind]}, not {short(value)}.")
     return value
 
 
@@ -34,11 +36,13 @@ def finite_number(key: str, value: Any) -> float | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise ConfigError(f"{key} must be a finite number, not {value!r}.")
+        raise ConfigError(f"{key} must be a finite number, not {short(value)}.")
     return float(value)
 
 
-def checked_seeds(values: Iterable[Any]) -> tuple[int, ...]:
+def checked_seeds(values: Sequence[Any]) -> tuple[int, ...]:
+    if len(values) > MOST_SEEDS:
+        raise ConfigError(f"seeds names {len(values):,} seeds; {MOST_SEEDS:,} is the most.")
     seeds = tuple(whole("seeds", value, 0) for value in values)
     if not seeds:
         raise ConfigError("seeds must name at least one seed.")
@@ -50,8 +54,9 @@ def checked_seeds(values: Iterable[Any]) -> tuple[int, ...]:
 
 
 def one_line(text: str) -> str:
-    """Text for a terminal: without control characters."""
-    return "".join(character if character.isprintable() else " " for character in text).strip()
+    """Text for a terminal: control characters are spelt out."""
+    shown = visible(" ".join(text.split()))
+    return "".join(character if character.isprintable() else " " for character in shown).strip()
 
 
 def distinct_folders(what: str, names: Iterable[str]) -> None:

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 from phasegrad.algorithms import ALGORITHMS
 from phasegrad.config import documented_fields
 from phasegrad.errors import ConfigError, nearest
+from phasegrad.machine.data_files import parse_toml, read_text
 from phasegrad.machine.paths import as_path
 from phasegrad.studies.checking import (
     checked_seeds,
@@ -49,8 +50,9 @@ SET_BY_THE_STUDY = {
     "env": "environments", "seed": "seeds", "total_steps": "steps", "eval_episodes": "eval_episodes",
     "torch_threads": None, "env_threads": None,
 }  # fmt: skip
-SAFE_OPTION = re.compile(r"[A-Za-z0-9_.+-]*")  # of a text in env_options: a word, never a path
-MOST_RUNS = 100_000
+OPTION_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,80}")
+MOST_RUNS = 10_000
+LONGEST_SENTENCE = 600
 
 
 @dataclass(frozen=True)
@@ -123,28 +125,24 @@ def load_study(name: str, *, allow_import: bool = False) -> Study:
     if not name.endswith(".toml") and not path.is_file():
         close = nearest(name, builtin_names())
         raise ConfigError(f"Unknown study {name!r}.{close} `phasegrad study` lists all; a file of yours ends in .toml.")
-    try:
-        text = path.read_bytes().decode()
-    except OSError as error:
-        raise ConfigError(f"Study file {path} cannot be read: {error.strerror}.") from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"Study file {path} is not text in UTF-8.") from None
-    return parse_study(text, folder_name(path.stem) or "study", allow_import=allow_import, where=f"Study file {path}")
+    name, text, where = folder_name(path.stem) or "study", read_text("Study file", path), f"Study file {path}"
+    return parse_study(text, name, allow_import=allow_import, where=where, folder=path.parent)
 
 
-def parse_study(text: str, name: str, *, allow_import: bool = False, where: str = "The study") -> Study:
-    """The study that a TOML text describes; `allow_import` lets it name environments of other modules, and paths."""
+def parse_study(
+    text: str, name: str, *, allow_import: bool = False, where: str = "The study", folder: Path | None = None
+) -> Study:
+    """The study that a TOML text describes; `allow_import` lets it name environments of other modules, and paths.
+
+    Preset files that it names lie in `folder`.
+    """
+    from phasegrad.studies.strangers import as_allowed
+
+    data = parse_toml(where, text)
     try:
-        data = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise ConfigError(f"{where} is not valid TOML: {str(error)[:120]}.") from None
-    try:
-        study = _study(data, name)
-        if not allow_import:
-            _require_data_only(study)
+        return as_allowed(_study(data, name), folder, allow_import)
     except ConfigError as error:
-        raise ConfigError(f"{where}: {error}") from None
-    return study
+        raise ConfigError(f"{where}: {str(error)[:LONGEST_SENTENCE]}") from None
 
 
 def _study(data: Mapping[str, Any], name: str) -> Study:
@@ -168,6 +166,10 @@ def _study(data: Mapping[str, Any], name: str) -> Study:
     environments = tuple(_environment(entry, known) for entry in listed)
     for what, names in (("environments", environments), ("variants", variants)):
         distinct_folders(what, [entry.name for entry in names])
+    if len(environments) * len(variants) > MOST_RUNS:
+        raise ConfigError(
+            f"{len(environments):,} environments with {len(variants):,} variants are more than {MOST_RUNS:,} runs."
+        )
     common = typed(data, "fields", dict, {})
     check_fields(common, known, "fields")
     return Study(
@@ -235,31 +237,12 @@ def check_fields(fields: Mapping[str, Any], known: Iterable[str], where: str, ke
     if not isinstance(options, dict):
         raise ConfigError(f"env_options in {where} must be a table.")
     for name, value in options.items():
-        if not all(isinstance(item, (str, int, float, bool)) for item in _items(value)):
+        if not OPTION_NAME.fullmatch(name):
+            raise ConfigError(f"env_options in {where} has {name[:80]!r}, which is no name of an option.")
+        if not all(
+            isinstance(item, (str, int, float, bool)) for item in (value if isinstance(value, list) else [value])
+        ):
             raise ConfigError(f"env_options.{name} in {where} must be a number, true, false, text or a list of those.")
-
-
-def _items(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [value]
-
-
-def _require_data_only(study: Study) -> None:
-    """A file from a stranger neither imports a module nor hands a path to an environment."""
-    for environment in study.environments:
-        if ":" in environment.env:
-            raise ConfigError(
-                f"environment {environment.env} would import the module {environment.env.split(':')[0]!r}: "
-                "add --allow-import if you trust the file."
-            )
-    layers = [study.fields, *(e.fields for e in study.environments), *(v.fields for v in study.variants)]
-    for fields in layers:
-        for name, value in [
-            (name, item) for name, given in fields.get("env_options", {}).items() for item in _items(given)
-        ]:
-            if isinstance(value, str) and not SAFE_OPTION.fullmatch(value):
-                raise ConfigError(
-                    f"env_options.{name} = {value[:60]!r} may be a path: add --allow-import if you trust the file."
-                )
 
 
 def algorithm_of(data: Mapping[str, Any], default: str) -> str:

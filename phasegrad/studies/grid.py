@@ -77,8 +77,10 @@ class PlannedRun:
         return [*command, "--levels", levels, "--json", *self._imports()]
 
     def _imports(self) -> list[str]:
-        """Leave to import an environment's module, which the user gave when the study was read."""
-        return ["--allow-import"] if ":" in self.environment.env else []
+        """Leave for a module to import, or an option that may be a path: the user gave it when the study was read."""
+        env, config = self.environment.env, self.config
+        asks = ":" in env or envs.beyond_files(env, config.env_options, config.backend)
+        return ["--allow-import"] if asks else []
 
     def state(self) -> str:
         """new, unfinished, unscored or finished; a directory that holds another run is refused."""

@@ -31,7 +31,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--jobs", metavar="N", help="runs at a time, a thread each (default: the processors this process may use)"
     )
     add_cluster_options(parser)
-    parser.add_argument("--allow-import", action="store_true", help="let a file name module:Id-v0 environments")
+    parser.add_argument(
+        "--allow-import",
+        action="store_true",
+        help="let a file name module:Id-v0 environments, options that may be paths, presets elsewhere, trackers",
+    )
     parser.add_argument(
         "--dry-run", action="store_true", help="list the runs, what is done, and the hours left; run nothing"
     )

@@ -116,7 +116,9 @@ class LiveStudyDisplay(StudyDisplay):
         super().__init__(runs, finished)
         from rich.live import Live
 
-        self.live: Live = Live(auto_refresh=False, transient=True)
+        from phasegrad.runs.consoles import PlainConsole
+
+        self.live: Live = Live(console=PlainConsole(), auto_refresh=False, transient=True)
         self.board = Board([standing.place for standing in self.standings.values()], self.live.console.width)
         self.over: deque[Standing] = deque(maxlen=ENDED_SHOWN)
         self.rows = 0  # as many as were ever needed: a run that ends does not pull up what is below it

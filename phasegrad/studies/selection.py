@@ -9,8 +9,8 @@ from typing import Any
 from phasegrad import envs
 from phasegrad.config import option_value
 from phasegrad.errors import ConfigError, PhasegradError, nearest
-from phasegrad.studies.checking import checked_seeds, distinct_folders, whole
-from phasegrad.studies.definition import MOST_RUNS, Environment, Study
+from phasegrad.studies.checking import MOST_SEEDS, checked_seeds, distinct_folders, whole
+from phasegrad.studies.definition import Environment, Study
 
 
 def select(
@@ -66,14 +66,17 @@ def _pick_environment(name: str, known: Sequence[Environment]) -> Environment:
 def parse_seeds(text: str) -> tuple[int, ...]:
     """'5' is five seeds from 1, '1,2,7' these, '4-6' a range, '7,' the seed 7 alone."""
     if "," not in text and "-" not in text:
-        return tuple(range(1, whole("--seeds", text, 1) + 1))
+        count = whole("--seeds", text, 1)
+        if count > MOST_SEEDS:
+            raise ConfigError(f"--seeds {count:,} is more than the {MOST_SEEDS:,} seeds that a study may have.")
+        return tuple(range(1, count + 1))
     seeds: list[int] = []
     for part in split(text, "--seeds"):
         first, dash, last = part.partition("-")
         low = whole("--seeds", first, 0)
         high = whole("--seeds", last, low) if dash else low
-        if high - low > MOST_RUNS:
-            raise ConfigError(f"--seeds {part} is more than {MOST_RUNS:,} seeds.")
+        if high - low >= MOST_SEEDS or len(seeds) > MOST_SEEDS:
+            raise ConfigError(f"--seeds {part} is more than the {MOST_SEEDS:,} seeds that a study may have.")
         seeds += range(low, high + 1)
     return checked_seeds(seeds)
 

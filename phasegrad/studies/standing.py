@@ -110,7 +110,7 @@ class Standing:
     def _state(self, over: bool) -> tuple[str, str]:
         failure = self.place.log.with_suffix(FAILED)
         try:
-            return "failed", read_start(failure, 1200).decode(errors="replace")[:300].strip()
+            return "failed", " ".join(read_start(failure, 1200).decode(errors="replace").split())[:300]
         except OSError:
             pass
         if over:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from phasegrad.report.cells import csv_cell, markdown_text
 from phasegrad.report.statistics import RESAMPLES, summarise
 from phasegrad.runs.files import write_atomically
 from phasegrad.studies.board import elided
@@ -224,22 +225,27 @@ def footnotes(table: Mapping[str, Any]) -> list[str]:
 def as_markdown(table: Mapping[str, Any]) -> str:
     steps = sorted({row["steps"] for row in table["runs"]}) or [table["steps"]]
     length = " to ".join(f"{count:,}" for count in dict.fromkeys((steps[0], steps[-1])))
-    lines = [f"# {table['title']}", "", f"{length} steps, seeds {', '.join(map(str, table['seeds']))}.", ""]
+    lines = [
+        f"# {markdown_text(table['title'])}",
+        "",
+        f"{length} steps, seeds {', '.join(map(str, table['seeds']))}.",
+        "",
+    ]
     for title, header, rows, bold in shown_tables(table):
         left = sum(name in NAMES for name in header)
-        lines += [f"**{title}**", "", _markdown_row(header)]
+        lines += [f"**{markdown_text(title)}**", "", _markdown_row(header)]
         lines.append("|" + "---|" * left + "---:|" * (len(header) - left))
-        for index, row in enumerate(rows):
+        for index, row in enumerate([list(map(markdown_text, row)) for row in rows]):
             place = header.index("IQM")
             lines.append(
                 _markdown_row([*row[:place], f"**{row[place]}**", *row[place + 1 :]] if index in bold else row)
             )
         lines.append("")
-    return "\n".join([*lines, *footnotes(table), ""])
+    return "\n".join([*lines, *map(markdown_text, footnotes(table)), ""])
 
 
 def _markdown_row(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+    return "| " + " | ".join(cells) + " |"
 
 
 def as_csv(table: Mapping[str, Any]) -> str:
@@ -248,7 +254,8 @@ def as_csv(table: Mapping[str, Any]) -> str:
     writer = csv.DictWriter(output, CSV_COLUMNS, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
     for kind in ("run", "cell", "aggregate"):
-        writer.writerows({"kind": kind, **row} for row in table[f"{kind}s"])
+        rows = [{"kind": kind, **row} for row in table[f"{kind}s"]]
+        writer.writerows({name: csv_cell(value) for name, value in row.items()} for row in rows)
     return output.getvalue()
 
 
@@ -264,13 +271,14 @@ def write_table(table: Mapping[str, Any], root: Path) -> None:
 
 def print_table(table: Mapping[str, Any]) -> None:
     from rich import box
-    from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
-    console = Console()
+    from phasegrad.runs.consoles import PlainConsole
+
+    console = PlainConsole()
     if not console.is_terminal:
-        console = Console(width=200)
+        console = PlainConsole(width=200)
     for title, header, rows, bold in shown_tables(table):
         header, rows = fitted(header, rows, console.width)
         shown = Table(title=escape(title), title_justify="left", box=box.SIMPLE, padding=(0, 0, 0, 1), pad_edge=False)

@@ -137,10 +137,11 @@ def _plain(watched: WatchedStudy, ended: bool) -> None:
 
 
 def _live(watched: WatchedStudy, ended: bool) -> None:
-    from rich.console import Console
     from rich.live import Live
 
-    console = Console()
+    from phasegrad.runs.consoles import PlainConsole
+
+    console = PlainConsole()
     if ended:
         console.print(_as_text(table_lines(watched, console.width)), highlight=False)
         return

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from phasegrad.algorithms import ALGORITHMS
-from phasegrad.errors import ConfigError, RunError, nearest
+from phasegrad.errors import ConfigError, RunError, nearest, visible
 from phasegrad.outside import is_outside
 from phasegrad.runs.files import write_atomically
 from phasegrad.runs.reading import REPORT
@@ -173,7 +173,7 @@ def write_page(search: Search, study: Any) -> tuple[Path, dict[str, float]]:
         command=train_command(search.algorithm, search.env, search.folder / PRESET),
     )
     path = search.folder / REPORT
-    write_atomically(path, render(data).encode(errors="replace"), "run the search again")
+    write_atomically(path, visible(render(data)).encode(errors="replace"), "run the search again")
     return path, importances
 
 
