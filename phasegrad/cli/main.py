@@ -19,6 +19,7 @@ from phasegrad.cli.parsing import parse
 from phasegrad.cli.starting import announce
 from phasegrad.errors import PhasegradError, PhasegradWarning
 from phasegrad.machine.processors import let_waiting_threads_sleep
+from phasegrad.machine.stops import NOTHING_TO_SAVE, Stopped, stop_behind, stops_raise
 from phasegrad.outside import register_told
 
 VERBS: dict[str, Callable[[argparse.Namespace], int]] = {
@@ -54,7 +55,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 plainly(message, category, *where)
 
         warnings.showwarning = show  # type: ignore[assignment]
-        return _run(arguments)
+        with stops_raise():
+            return _run(arguments)
 
 
 def _run(arguments: Sequence[str] | None) -> int:
@@ -85,25 +87,28 @@ def _run(arguments: Sequence[str] | None) -> int:
         say(str(error))
         return error.exit_code
     except (KeyboardInterrupt, SystemExit) as error:
-        sentence = getattr(error, "sentence", "")
-        if isinstance(error, SystemExit) and not sentence:
+        if isinstance(error, SystemExit) and not isinstance(error, Stopped):
             raise
-        fresh_line()
-        say(sentence or "stopped before there was anything to save.")
-        return int(getattr(error, "exit_code", 130))
+        return _stopped(error)
     except BrokenPipeError:
         return 141
     except Exception as error:
         if debug or not is_interrupt(error):
             raise
-        fresh_line()
-        say("stopped before there was anything to save.")
-        return 130
+        return _stopped(error)
+
+
+def _stopped(error: BaseException) -> int:
+    """Say how a signal has ended the command, and give the exit code that names it."""
+    stop = stop_behind(error) or error
+    fresh_line()
+    say(getattr(stop, "sentence", "") or NOTHING_TO_SAVE)
+    return int(getattr(stop, "exit_code", 130))
 
 
 def is_interrupt(error: BaseException) -> bool:
     """Whether a Ctrl-C is behind this: a package that is being imported may turn one into an error of its own."""
     seen: BaseException | None = error
-    while seen is not None and not isinstance(seen, KeyboardInterrupt):
+    while seen is not None and not isinstance(seen, KeyboardInterrupt | Stopped):
         seen = seen.__cause__ or seen.__context__
     return seen is not None
