@@ -554,8 +554,8 @@ def stack_frames(draw: Callable[[], Sequence[Any] | None]) -> np.ndarray:
     """Frames [N, H, W, 3] of the single ones that `draw` gives."""
     try:
         frames = draw()
-    except EnvError:
-        raise
+    except EnvError as error:
+        raise EnvError(str(error)) from error
     except Exception as error:  # drawing libraries fail in their own ways where there is no display
         raise EnvError(f"The environment could not be drawn ({type(error).__name__}: {error}).") from error
     if frames is None or any(frame is None for frame in frames):

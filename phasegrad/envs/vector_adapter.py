@@ -206,8 +206,20 @@ class AdaptedVectorEnv(VectorEnv):
     def render(self, indices: Sequence[int] | None = None) -> np.ndarray | None:
         if not self._render:
             return None
-        frames = stack_frames(self._source.render)
+        frames = stack_frames(self._draw)
         return frames if indices is None else frames[list(indices)]
+
+    def _draw(self) -> Any:
+        level, gym.logger.min_level = gym.logger.min_level, gym.logger.ERROR + 1
+        try:
+            return self._source.render()
+        except BaseException as error:
+            self._failed = True
+            if isinstance(error, Exception) or not is_fault(error):
+                raise  # drawing libraries fail in their own ways, which `stack_frames` tells
+            raise EnvError(self._failure(f"render after step {self._steps}", error)) from error
+        finally:
+            gym.logger.min_level = level
 
     @property
     def frames_per_second(self) -> float:

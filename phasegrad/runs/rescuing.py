@@ -14,6 +14,7 @@ import torch
 
 from phasegrad.distributed import joining
 from phasegrad.errors import EnvError, NonFiniteError, PhasegradError
+from phasegrad.machine.descriptors import hold_standard
 from phasegrad.runs.contents import BAD_BATCH
 from phasegrad.runs.contract import Trainer
 from phasegrad.runs.directory import RunDirectory, step_of
@@ -43,6 +44,7 @@ class Rescue:
             if self.directory is None:
                 raise
             told = [str(error)]
+            hold_standard()  # an environment may have closed them
             with contextlib.suppress(PhasegradError):  # the first error is the one to tell
                 if isinstance(error, NonFiniteError) and trainer.rollout is not None:
                     if joining.first_to_say(f"{BAD_BATCH} {before}"):  # the process that saw it, or one of all

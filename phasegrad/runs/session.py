@@ -18,6 +18,7 @@ from phasegrad.compute.devices import pick_threads
 from phasegrad.config import coerce
 from phasegrad.distributed import joining
 from phasegrad.errors import ConfigError, NonFiniteError, PhasegradError, PhasegradWarning, RanksError
+from phasegrad.machine.descriptors import hold_standard
 from phasegrad.machine.memory import require_room
 from phasegrad.runs.carried import take_up_carried
 from phasegrad.runs.changing import ChangesFile, change_from_json
@@ -219,6 +220,7 @@ class Session:
                 begun = time.perf_counter()  # playing back is no part of an iteration's speed
                 row = next_row(iterations, trainer)
                 require_finite_parameters(trainer)
+            hold_standard()  # an environment may have closed them
             trainer.end_iteration()
             self.stop.iteration_is_over()
             row = self._row(row, time.perf_counter() - begun + preparing, trainer.run.progress.step - before)

@@ -1,0 +1,18 @@
+"""The three standard file descriptors of a process: where one is closed, the next file opened would take its number."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+
+def hold_standard() -> None:
+    """Put the null device where standard input, output or error were closed: what is printed must not get into a file."""
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            with contextlib.suppress(OSError):
+                taken = os.open(os.devnull, os.O_RDWR)  # the lowest number that is free, which is this one
+                if taken != descriptor:
+                    os.close(taken)
