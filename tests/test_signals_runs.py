@@ -69,7 +69,7 @@ def test_the_first_signal_asks(way: str, number: int, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("way", "count", "number"), SEVERAL)
 def test_the_second_ends_at_once_and_more_change_nothing(way: str, count: int, number: int, tmp_path: Path) -> None:
-    command = train(tmp_path, *WAYS[way], "--num-steps", "512")
+    command = train(tmp_path, *WAYS[way], "--num-steps", "160")
     until(lambda: len(RunDirectory(tmp_path / "run").checkpoints()) >= 1)
     time.sleep(0.1)
     for _ in range(count):
