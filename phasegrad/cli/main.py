@@ -8,12 +8,14 @@ from __future__ import annotations
 import argparse
 import logging
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from phasegrad.cli import cloning, looking, playing, training
 from phasegrad.cli.early import find_mistakes
+from phasegrad.cli.leaving import leave_without, let_go_of_output
 from phasegrad.cli.messages import fresh_line, say
 from phasegrad.cli.parsing import parse
 from phasegrad.cli.starting import announce
@@ -55,8 +57,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 plainly(message, category, *where)
 
         warnings.showwarning = show  # type: ignore[assignment]
+        threads = set(threading.enumerate())
         with stops_raise():
-            return _run(arguments)
+            code = _run(arguments)
+            if arguments is None:  # a process of its own
+                leave_without(threads, code)
+        return code
 
 
 def _run(arguments: Sequence[str] | None) -> int:
@@ -90,7 +96,11 @@ def _run(arguments: Sequence[str] | None) -> int:
         if isinstance(error, SystemExit) and not isinstance(error, Stopped):
             raise
         return _stopped(error)
-    except BrokenPipeError:
+    except BrokenPipeError as error:
+        let_go_of_output()
+        kept = getattr(error, "__notes__", [])
+        if kept:
+            say(f"stopped, since nobody reads its output any more. {' '.join(kept)}")
         return 141
     except Exception as error:
         if debug or not is_interrupt(error):

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
+from phasegrad.machine.descriptors import leave_lost_terminal
+
 NOTHING_TO_SAVE = "stopped before there was anything to save."
 USUAL = {
     number: handler
@@ -52,6 +54,12 @@ def stopped_by(number: int, sentence: str) -> BaseException:
     return Interrupted(sentence) if number == signal.SIGINT else Terminated(sentence, number)
 
 
+def note(number: int) -> None:
+    """A signal has come; with SIGHUP the terminal may have gone, and there must be somewhere to write to."""
+    if number == getattr(signal, "SIGHUP", None):
+        leave_lost_terminal()
+
+
 def is_free(number: int) -> bool:
     """Whether nobody but this package has taken the signal; one that is ignored, as by nohup, stays ignored."""
     handler = signal.getsignal(number)
@@ -59,6 +67,7 @@ def is_free(number: int) -> bool:
 
 
 def _raise_at_once(number: int, _: FrameType | None) -> None:
+    note(number)
     raise stopped_by(number, NOTHING_TO_SAVE)
 
 

@@ -235,8 +235,8 @@ class Session:
                 self.metrics.write(row)
                 self.tensorboard.write(row)
             self.loggers.write(row)
-            self.display.iteration(row)
             with self._kept(evaluated, due):
+                self._show(row)
                 self._tell(row)
             if trainer.run.progress.step >= self.total:
                 trainer.end_run()
@@ -264,6 +264,13 @@ class Session:
     def write_start(self) -> None:
         """The checkpoint of a run that is to begin later."""
         self._save({})
+
+    def _show(self, row: dict[str, Any]) -> None:
+        try:
+            self.display.iteration(row)
+        except OSError:
+            if not self.stop.requested:  # the terminal that has gone has asked for the stop
+                raise
 
     def _tell(self, row: dict[str, Any]) -> None:
         """The callbacks hear of an evaluation first, then of the iteration."""

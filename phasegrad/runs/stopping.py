@@ -13,7 +13,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-from phasegrad.machine.stops import USUAL, Interrupted, Stopped, Terminated, is_free, stopped_by
+from phasegrad.machine.stops import USUAL, Interrupted, Stopped, Terminated, is_free, note, stopped_by
 
 __all__ = ["Interrupted", "StopRequests", "Stopped", "Terminated"]
 
@@ -36,6 +36,7 @@ class StopRequests:
                 self._before[number] = signal.signal(number, self._handle)
 
     def _handle(self, number: int, _: FrameType | None) -> None:
+        note(number)
         if self.requested:
             raise self.error(self._at_once())
         self.requested = number
