@@ -541,7 +541,10 @@ def test_a_misbehaving_environment_is_named_and_what_was_good_is_saved(
     [
         (bad.Raising, r"Environment \d \(seed \d+\) raised ZeroDivisionError on step 40: by nothing\."),
         (bad.Hanging, r"Environment 0 \(seed \d+\) took longer than the 1 s of env_timeout on step 40\."),
-        (bad.Dying, r"The process of environment \d \(seed \d+\) died on step 40\."),
+        (
+            bad.Dying,
+            r"The process of environment \d \(seed \d+\) died on step 40: it was ended by SIGKILL, as the kernel does where memory runs out\.",
+        ),
     ],
 )
 def test_a_misbehaving_worker_is_named_and_none_stays(kind: type[gym.Env], said: str, tmp_path: Path) -> None:

@@ -161,8 +161,8 @@ class Algorithm(Verbs, ABC):
         """A rollout of `num_steps`, with rewards and values ready for advantage estimation."""
         self.experience.collect(num_steps, slot, self.draw_noise(num_steps) if noise is None else noise)
         assert self.rollout is not None
-        if self.config.log_steps and self.run.run_dir is not None:
-            write_steps(self.run.run_dir, self.progress.step, self.rollout, self.distribution, self.ranks)
+        if self.config.log_steps and self.run.place is not None:
+            write_steps(self.run.place, self.progress.step, self.rollout, self.distribution, self.ranks)
         return self.rollout
 
     def draw_noise(self, num_steps: int) -> Tensor:

@@ -47,6 +47,7 @@ def make_training_envs(
         num_threads=config.env_threads or None,
         options=options,
         timeout=config.env_timeout or None,
+        first=ranks.rank * len(numbers),
     )
 
 
@@ -94,6 +95,9 @@ class Experience:
         """Environments made anew and brought to where the run's are."""
         agent, run, legs = self.agent, self.run, self.run.legs
         self._borrowed = agent.borrowed
+        if self.env is not None and self.env.is_lost:
+            self.env.close()
+            self.env = None
         if self.env is None:
             self.env = self.make()
         else:

@@ -8,12 +8,14 @@ from __future__ import annotations
 import argparse
 import logging
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from phasegrad.cli import cloning, looking, playing, training
 from phasegrad.cli.early import find_mistakes
+from phasegrad.cli.leaving import leave_without
 from phasegrad.cli.messages import fresh_line, say
 from phasegrad.cli.parsing import parse
 from phasegrad.cli.starting import announce
@@ -21,6 +23,7 @@ from phasegrad.cli.streams import is_output_lost, lost_output, open_missing_stre
 from phasegrad.errors import PhasegradError, PhasegradWarning
 from phasegrad.machine.failures import sentence as sentence_of
 from phasegrad.machine.processors import let_waiting_threads_sleep
+from phasegrad.machine.stops import NOTHING_TO_SAVE, Stopped, stop_behind, stops_raise
 from phasegrad.machine.terminals import plain_streams, without_colours
 from phasegrad.outside import register_told
 
@@ -59,7 +62,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 plainly(without_colours(str(message)) if coloured else message, category, *where)
 
         warnings.showwarning = show  # type: ignore[assignment]
-        return settled(_run(arguments))
+        threads = set(threading.enumerate())
+        with stops_raise():
+            code = settled(_run(arguments))
+            if arguments is None:  # a process of its own
+                leave_without(threads, code)
+        return code
 
 
 def _run(arguments: Sequence[str] | None) -> int:
@@ -90,23 +98,20 @@ def _run(arguments: Sequence[str] | None) -> int:
         say(str(error))
         return error.exit_code
     except (KeyboardInterrupt, SystemExit) as error:
-        sentence = getattr(error, "sentence", "")
-        if isinstance(error, SystemExit) and not sentence:
+        if isinstance(error, SystemExit) and not isinstance(error, Stopped):
             if isinstance(error.__context__, BrokenPipeError):  # rich leaves so
                 return lost_output(error.__context__)
             raise
-        fresh_line()
-        say(sentence or "stopped before there was anything to save.")
-        return int(getattr(error, "exit_code", 130))
+        return _stopped(error)
     except BrokenPipeError as error:
+        if kept := getattr(error, "__notes__", []):
+            say(f"stopped, since nobody reads its output any more. {' '.join(kept)}")
         return lost_output(error)
     except Exception as error:
         if debug:
             raise
         if is_interrupt(error):
-            fresh_line()
-            say("stopped before there was anything to save.")
-            return 130
+            return _stopped(error)
         refused = refusal_behind(error)
         if refused is None:
             raise
@@ -114,6 +119,14 @@ def _run(arguments: Sequence[str] | None) -> int:
             return lost_output(lost)
         say(sentence_of(refused))
         return PhasegradError.exit_code
+
+
+def _stopped(error: BaseException) -> int:
+    """Say how a signal has ended the command, and give the exit code that names it."""
+    stop = stop_behind(error) or error
+    fresh_line()
+    say(getattr(stop, "sentence", "") or NOTHING_TO_SAVE)
+    return int(getattr(stop, "exit_code", 130))
 
 
 def refusal_behind(error: BaseException) -> OSError | None:
@@ -127,6 +140,6 @@ def refusal_behind(error: BaseException) -> OSError | None:
 def is_interrupt(error: BaseException) -> bool:
     """Whether a Ctrl-C is behind this: a package that is being imported may turn one into an error of its own."""
     seen: BaseException | None = error
-    while seen is not None and not isinstance(seen, KeyboardInterrupt):
+    while seen is not None and not isinstance(seen, KeyboardInterrupt | Stopped):
         seen = seen.__cause__ or seen.__context__
     return seen is not None

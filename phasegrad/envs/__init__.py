@@ -68,6 +68,7 @@ def make(
     render: bool = False,
     evaluation: bool = False,
     timeout: float | None = None,
+    first: int = 0,
 ) -> VectorEnv:
     """Make `num_envs` environments that keep the contract of `VectorEnv`.
 
@@ -80,7 +81,9 @@ def make(
     options: keyword arguments of the environment; Procgen: `distribution`, `num_levels`, `start_level`.
     evaluation: score as published: on Atari whole games and unclipped rewards. `source` may be a single environment,
         which is then the only one.
-    timeout: seconds that a step or reset of a gymnasium environment may take; envpool's C++ code cannot be interrupted.
+    timeout: seconds that a step, reset or close of a gymnasium environment may take; envpool's C++ code cannot be
+        interrupted.
+    first: the number of the first of them among all environments of the run, by which sentences name them.
     """
     if num_envs < 1:
         raise ConfigError(f"num_envs must be 1 or more, got {num_envs}.")
@@ -98,7 +101,7 @@ def make(
             return EnvpoolVectorEnv(spec, seeds, num_threads, render)
         from phasegrad.envs.gymnasium_backend import factory_of_id
 
-        return _from_factory(factory_of_id(spec, render), seeds, vectorization, render, timeout)
+        return _from_factory(factory_of_id(spec, render), seeds, vectorization, render, timeout, first)
     if backend == "envpool":
         raise ConfigError("The envpool backend makes environments from ids only; leave the backend at auto.")
     if isinstance(source, gym.Env) and num_envs == 1:
@@ -108,7 +111,7 @@ def make(
 
         if source.num_envs != num_envs:
             raise ConfigError(f"num_envs is {num_envs}, but the vector environment holds {source.num_envs}.")
-        return adapt(source, seeds, render, timeout)
+        return adapt(source, seeds, render, timeout, first)
     if isinstance(source, gym.Env) and evaluation and num_envs == 1:
         from phasegrad.envs.gymnasium_backend import GymnasiumVectorEnv, without_mission
 
@@ -124,7 +127,7 @@ def make(
     if not callable(source):
         raise EnvError(f"An environment is an id, a function or a gymnasium VectorEnv, not a {type(source).__name__}.")
     factory = partial(source, **options) if options else source
-    return _from_factory(factory, seeds, vectorization, render, timeout)
+    return _from_factory(factory, seeds, vectorization, render, timeout, first)
 
 
 def backend_notice(source: EnvSource, options: Mapping[str, Any], backend: str = "auto") -> str:
@@ -147,13 +150,17 @@ def maker_of(env: gym.Env) -> str:
 
 
 def _from_factory(
-    factory: Callable[[], gym.Env], seeds: Sequence[int], vectorization: str, render: bool, timeout: float | None
+    factory: Callable[[], gym.Env],
+    seeds: Sequence[int],
+    vectorization: str,
+    render: bool,
+    timeout: float | None,
+    first: int,
 ) -> VectorEnv:
     if vectorization == "async":
         from phasegrad.envs.vector_adapter import in_processes
 
-        return in_processes([factory] * len(seeds), seeds, render, timeout)
-    from phasegrad.envs.gymnasium_backend import GymnasiumVectorEnv, build_env
+        return in_processes([factory] * len(seeds), seeds, render, timeout, first)
+    from phasegrad.envs.gymnasium_backend import GymnasiumVectorEnv, build_all
 
-    made = [build_env(factory, index) for index in range(len(seeds))]
-    return GymnasiumVectorEnv(made, seeds, render, timeout, factory)
+    return GymnasiumVectorEnv(build_all(factory, seeds, timeout, first), seeds, render, timeout, factory, first)

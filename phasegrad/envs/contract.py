@@ -111,6 +111,11 @@ class VectorEnv(ABC):
         """Steps after which an environment truncates its episodes, as far as it says so."""
         return None
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether they cannot go on, nor be reset, since a call failed or was broken off: they are to be made anew."""
+        return False
+
     @abstractmethod
     def close(self) -> None:
-        """Free processes, threads and memory. Closing twice is allowed."""
+        """Free processes, threads and memory. Closing twice is allowed; what goes wrong is told, and nothing is raised."""

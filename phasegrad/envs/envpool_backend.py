@@ -21,6 +21,7 @@ from phasegrad.envs.families import EnvSpec
 from phasegrad.envs.pools import Homes, merged
 from phasegrad.envs.spaces import ACTION_MASK, ObservationAdapter
 from phasegrad.envs.successes import KEYS, as_success
+from phasegrad.envs.vizdoom_leftovers import remove_leftovers
 from phasegrad.errors import ConfigError, EnvError, nearest
 from phasegrad.machine.processors import own_processors
 
@@ -262,6 +263,8 @@ class EnvpoolVectorEnv(VectorEnv):
     def _make_pool(self, seeds: Sequence[int]) -> Any:
         if self._package == "envpool.procgen":
             qt.require()
+        if self._package.startswith("envpool.vizdoom"):
+            remove_leftovers()
         import envpool
 
         kwargs = dict(self.spec.kwargs)

@@ -6,8 +6,10 @@ environment may reuse its observation's memory.
 
 from __future__ import annotations
 
+import contextlib
 import copy
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -23,8 +25,18 @@ from phasegrad.envs.foreign import foreign_kind
 from phasegrad.envs.options import Keywords, gymnasium_takes, no_option, refused_option
 from phasegrad.envs.spaces import ACTION_MASK, Leaf, ObservationAdapter, fits_dtype, follow
 from phasegrad.envs.successes import success_in
-from phasegrad.envs.watching import StepTimeout, time_limit
+from phasegrad.envs.watching import (
+    SECONDS_TO_CLOSE,
+    Alarm,
+    StepTimeout,
+    close_each,
+    describe_crash,
+    describe_timeout,
+    is_fault,
+    time_limit,
+)
 from phasegrad.errors import ConfigError, EnvError, PhasegradError
+from phasegrad.machine.orphans import leave_if_forked
 
 EnvFactory = Callable[[], gym.Env]
 
@@ -46,14 +58,18 @@ class GymnasiumVectorEnv(VectorEnv):
         render: bool = False,
         timeout: float | None = None,
         factory: EnvFactory | None = None,
+        first: int = 0,
     ) -> None:
-        """`factory` makes one more of `envs`; without it an environment to be made anew is only reset on its new seed."""
+        """`factory` makes one more of `envs`; without it an environment to be made anew is only reset on its new seed.
+
+        `first` is the number of the first of them among all environments of the run, by which sentences name them.
+        """
         if len({id(env.unwrapped) for env in envs}) != len(envs):
             raise EnvError(
                 "The environment factory returned the same environment twice; it must make a new one each time."
             )
         self._envs = list(envs)
-        self._factory = factory
+        self._factory, self._first = factory, first
         self._next_seeds: dict[int, int] = {}  # of the environments to be made anew when their episode ends
         self.num_envs = len(self._envs)
         self._seeds = list(seeds)
@@ -63,7 +79,9 @@ class GymnasiumVectorEnv(VectorEnv):
         self._actions = ActionAdapter(self._envs[0].action_space)
         for index, env in enumerate(self._envs):
             if env.observation_space != self._envs[0].observation_space or env.action_space != self._actions.original:
-                raise EnvError(f"Environment {index} has other spaces than environment 0; all must be alike.")
+                raise EnvError(
+                    f"Environment {first + index} has other spaces than environment {first}; all must be alike."
+                )
         self.observation_space, self.original_observation_space = self._adapter.space, self._adapter.original
         self.action_space = self._actions.space
         self.original_action_space = self._actions.original
@@ -141,7 +159,7 @@ class GymnasiumVectorEnv(VectorEnv):
         finals: list[list[np.ndarray]] = []
         successes: list[bool | None] = []
         index, (usual_dtype, usual_shape) = 0, self._usual
-        first = buffers[0]
+        first, process = buffers[0], os.getpid()
         answer: Any = UNANSWERED
         try:
             for index, step_one in enumerate(self._step_functions):
@@ -177,10 +195,14 @@ class GymnasiumVectorEnv(VectorEnv):
                     self._keep_mask(masks, info, index)
         except PhasegradError:
             raise
-        except (Exception, StepTimeout) as error:
+        except BaseException as error:
+            leave_if_forked(process)
+            if not is_fault(error):
+                raise
             if answer is not UNANSWERED:  # the environment answered, but not as it should
                 self._require_step(answer, index)
             raise EnvError(self._crash(index, f"step {self._steps}", error)) from error
+        leave_if_forked(process)
         self._returns += reward
         step = Step(
             self._collect(buffers), reward, terminated, truncated, np.array(ended, np.int64) if ended else NOBODY
@@ -201,7 +223,17 @@ class GymnasiumVectorEnv(VectorEnv):
         if not self._render:
             return None
         chosen = range(self.num_envs) if indices is None else indices
-        return stack_frames(lambda: [self._envs[index].render() for index in chosen])
+        return stack_frames(lambda: [self._drawn(index) for index in chosen])
+
+    def _drawn(self, index: int) -> Any:
+        try:
+            return self._envs[index].render()
+        except Exception:
+            raise  # drawing libraries fail in their own ways, which `stack_frames` tells
+        except BaseException as error:
+            if not is_fault(error):
+                raise
+            raise EnvError(self._crash(index, f"render after step {self._steps}", error)) from error
 
     @property
     def time_limit(self) -> int | None:
@@ -214,8 +246,10 @@ class GymnasiumVectorEnv(VectorEnv):
 
     def close(self) -> None:
         envs, self._envs, self._step_functions = self._envs, [], []
-        for env in envs:
-            env.close()
+        close_each([env.close for env in envs], self._names()[: len(envs)], self._timeout)
+
+    def _names(self) -> list[tuple[int, int]]:
+        return [(self._first + index, seed) for index, seed in enumerate(self._seeds)]
 
     def _renewed_seed(self, index: int) -> int | None:
         """The seed of an environment that is now made anew; None where the one there is goes on."""
@@ -223,40 +257,46 @@ class GymnasiumVectorEnv(VectorEnv):
         if seed is None:
             return None
         if self._factory is not None:
-            self._envs[index].close()
-            self._envs[index] = build_env(self._factory, index)
+            close_each([self._envs[index].close], [self._names()[index]], self._timeout)
+            self._envs[index] = build_env(self._factory, self._first + index, seed)
             self._step_functions[index] = self._envs[index].step
         self._seeds[index] = seed
         return seed
 
     def _reset_one(self, index: int, seed: int | None) -> tuple[Any, dict[str, Any]]:
+        number, process = self._first + index, os.getpid()
         try:
             with self._limit:
-                observation, info = checked_reset(self._envs[index].reset(seed=seed), index)
+                observation, info = checked_reset(self._envs[index].reset(seed=seed), number)
         except PhasegradError:
             raise
-        except (Exception, StepTimeout) as error:
+        except BaseException as error:
+            if not is_fault(error):
+                raise
             when = f"the reset after step {self._steps}" if self._steps else "its first reset"
-            raise EnvError(reset_mistake(error, index) or self._crash(index, when, error)) from error
+            raise EnvError(reset_mistake(error, number) or self._crash(index, when, error)) from error
+        finally:
+            leave_if_forked(process)
         env, promised = self._envs[index], self._promised[index]
         if env.observation_space is not promised[0] or env.action_space is not promised[1]:
             if (env.observation_space, env.action_space) != promised:
                 raise EnvError(
-                    f"Environment {index} (seed {self._seeds[index]}) changed its spaces, to {env.observation_space} and "
+                    f"Environment {number} (seed {self._seeds[index]}) changed its spaces, to {env.observation_space} and "
                     f"{env.action_space}: they must stay as they were."
                 )
             self._promised[index] = (env.observation_space, env.action_space)
         return observation, info
 
     def _require_step(self, answer: Any, index: int) -> None:
-        mistake = step_mistake(answer, index, f"step {self._steps}")
+        mistake = step_mistake(answer, self._first + index, f"step {self._steps}")
         if mistake is not None:
             raise EnvError(mistake)
 
     def _crash(self, index: int, when: str, error: BaseException) -> str:
+        number, seed = self._names()[index]
         if isinstance(error, StepTimeout):
-            return describe_timeout(index, self._seeds[index], when, self._timeout)
-        return describe_crash(index, self._seeds[index], when, error)
+            return describe_timeout(number, seed, when, self._timeout)
+        return describe_crash(number, seed, when, error)
 
     def _buffers(self, count: int) -> list[np.ndarray]:
         return [np.empty((count, *leaf.shape), leaf.original.dtype) for leaf in self._leaves]
@@ -270,7 +310,7 @@ class GymnasiumVectorEnv(VectorEnv):
             buffers[0][row] = observation
             return
         for buffer, leaf in zip(buffers, self._leaves, strict=True):
-            buffer[row] = checked_entry(observation, leaf, index)
+            buffer[row] = checked_entry(observation, leaf, self._first + index)
 
     def _collect(self, buffers: list[np.ndarray]) -> Observation:
         leaves = self._adapter.leaves
@@ -282,22 +322,25 @@ class GymnasiumVectorEnv(VectorEnv):
         if not self._mask_in_info:
             return
         if ACTION_MASK not in info:
-            raise EnvError(f"Environment {index} gave an action_mask in its first info, but not on step {self._steps}.")
-        masks.append(self._actions.masks.row(info[ACTION_MASK], index))
+            raise EnvError(
+                f"Environment {self._first + index} gave an action_mask in its first info, but not on step {self._steps}."
+            )
+        masks.append(self._actions.masks.row(info[ACTION_MASK], self._first + index))
 
     def _collect_mask(self, buffers: list[np.ndarray], masks: list[Any]) -> np.ndarray | None:
         if not self.has_action_mask:
             return None
         mask = np.stack(masks) if self._mask_in_info else self._adapter.mask_of(buffers[len(self._adapter.leaves) :])
-        return self._actions.masks.batch(mask, self.num_envs)
+        return self._actions.masks.batch(mask, self.num_envs, first=self._first)
 
 
 class GuardedEnv(gym.Wrapper):
     """An environment in a process of its own, which names itself in errors and sends observations that last."""
 
     def __init__(self, factory: EnvFactory, index: int, seed: int) -> None:
-        super().__init__(build_env(factory, index))
+        super().__init__(build_env(factory, index, seed))
         self._factory, self._index, self._seed, self._steps = factory, index, seed, 0
+        self._finished = False
         self._adapter = ObservationAdapter(self.env.observation_space)
         self._masks = ActionAdapter(self.env.action_space).masks
         self._first: Any = None  # what the last reset on a seed gave
@@ -307,17 +350,20 @@ class GuardedEnv(gym.Wrapper):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         when = f"the reset after step {self._steps}" if self._steps else "its first reset"
         if seed is None and self.next_seed is not None:
-            self.env.close()
-            self.env = build_env(self._factory, self._index)
+            with contextlib.suppress(Exception):  # it is replaced: whether it closes well changes nothing any more
+                self.env.close()
+            self.env = build_env(self._factory, self._index, self.next_seed)
             seed = self._seed = self.next_seed
             self.next_seed = None
         elif seed is not None:
             self._steps, self._seed = 0, seed
         try:
-            observation, info = checked_reset(self.env.reset(seed=seed, options=options), self._index)
+            with self._unforked():
+                answer = self.env.reset(seed=seed, options=options)
+            observation, info = checked_reset(answer, self._index)
         except PhasegradError:
             raise
-        except Exception as error:
+        except BaseException as error:  # no signal raises in a worker: whatever comes is the environment's
             crash = describe_crash(self._index, self._seed, when, error)
             raise EnvError(reset_mistake(error, self._index) or crash) from error
         self._check(observation)
@@ -332,10 +378,11 @@ class GuardedEnv(gym.Wrapper):
             return self._first[0], 0.0, False, False, self._first[1]
         self._steps += 1
         try:
-            answer: Any = self.env.step(action)
+            with self._unforked():
+                answer: Any = self.env.step(action)
         except PhasegradError:
             raise
-        except Exception as error:
+        except BaseException as error:
             raise EnvError(describe_crash(self._index, self._seed, f"step {self._steps}", error)) from error
         mistake = step_mistake(answer, self._index, f"step {self._steps}")
         if mistake is not None:
@@ -345,6 +392,40 @@ class GuardedEnv(gym.Wrapper):
         if terminated or truncated:  # the reset that follows may write into the same memory
             observation = copy.deepcopy(observation)
         return observation, as_number(reward) or 0.0, bool(terminated), bool(truncated), self._with_flat_mask(info)
+
+    def render(self) -> Any:
+        try:
+            with self._unforked():
+                return self.env.render()
+        except BaseException as error:
+            when = f"render after step {self._steps}"
+            raise EnvError(describe_crash(self._index, self._seed, when, error)) from error
+
+    @contextlib.contextmanager
+    def _unforked(self) -> Iterator[None]:
+        """A call after which two processes would answer, had it forked: the child goes."""
+        process = os.getpid()
+        try:
+            yield
+        finally:
+            leave_if_forked(process)
+
+    def finish(self) -> str:
+        """Close the environment, once; what there is to tell of that, '' for nothing."""
+        if self._finished:
+            return ""
+        self._finished = True
+        try:
+            with self._unforked():
+                self.env.close()
+        except BaseException as error:
+            return describe_crash(self._index, self._seed, "close", error)
+        return ""
+
+    def close(self) -> None:
+        """After `finish` nothing; otherwise, of one that failed or was made to be looked at only, without a word."""
+        with contextlib.suppress(StepTimeout), Alarm(SECONDS_TO_CLOSE):
+            self.finish()
 
     def _with_flat_mask(self, info: dict[str, Any]) -> dict[str, Any]:
         """The info with its action mask, if that is a nested one, as one array: gymnasium would take it apart."""
@@ -357,19 +438,39 @@ class GuardedEnv(gym.Wrapper):
             checked_entry(observation, leaf, self._index)
 
 
-def build_env(factory: EnvFactory, index: int) -> gym.Env:
-    """One environment of a user's factory."""
+def build_env(factory: EnvFactory, index: int, seed: int) -> gym.Env:
+    """One environment of a user's factory: the one with the number `index` of the run, to begin on `seed`."""
+    process = os.getpid()
     try:
         env = factory()
     except PhasegradError:
         raise
-    except Exception as error:
+    except BaseException as error:
+        if not is_fault(error):
+            raise
         options = factory.keywords if isinstance(factory, partial) else {}
-        refused = refused_option(error, options)
+        refused = refused_option(error, options) if isinstance(error, Exception) else None
         if refused is not None:
             raise ConfigError(no_option(_name(factory), refused, Keywords(factory.func).names)) from error  # type: ignore[attr-defined]
-        raise EnvError(f"Making environment {index} raised {type(error).__name__}: {error}") from error
+        said = " ".join(str(error).split()).rstrip(".")
+        told = f"Making environment {index} (seed {seed}) raised {type(error).__name__}"
+        raise EnvError(f"{told}{f': {said}' if said else ''}.") from error
+    finally:
+        leave_if_forked(process)
     return without_mission(require_env(env))
+
+
+def build_all(factory: EnvFactory, seeds: Sequence[int], timeout: float | None, first: int) -> list[gym.Env]:
+    """An environment for each of `seeds`; where one cannot be made, those before it are closed."""
+    made: list[gym.Env] = []
+    try:
+        for index, seed in enumerate(seeds):
+            made.append(build_env(factory, first + index, seed))
+    except BaseException:
+        names = [(first + index, seed) for index, seed in enumerate(seeds)]
+        close_each([env.close for env in made], names[: len(made)], timeout)
+        raise
+    return made
 
 
 def _name(factory: EnvFactory) -> str:
@@ -449,20 +550,12 @@ def checked_entry(observation: Any, leaf: Leaf, index: int) -> np.ndarray:
     return array
 
 
-def describe_crash(index: int, seed: int, when: str, error: BaseException) -> str:
-    """The sentence for an exception inside an environment."""
-    return f"Environment {index} (seed {seed}) raised {type(error).__name__} on {when}: {str(error).rstrip('.')}."
-
-
-def describe_timeout(index: int, seed: int, when: str, seconds: float | None) -> str:
-    """The sentence for an environment that hangs."""
-    return f"Environment {index} (seed {seed}) took longer than the {seconds:g} s of env_timeout on {when}."
-
-
 def stack_frames(draw: Callable[[], Sequence[Any] | None]) -> np.ndarray:
     """Frames [N, H, W, 3] of the single ones that `draw` gives."""
     try:
         frames = draw()
+    except EnvError as error:
+        raise EnvError(str(error)) from error
     except Exception as error:  # drawing libraries fail in their own ways where there is no display
         raise EnvError(f"The environment could not be drawn ({type(error).__name__}: {error}).") from error
     if frames is None or any(frame is None for frame in frames):

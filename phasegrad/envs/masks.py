@@ -73,14 +73,17 @@ class MaskLayout:
             )
         return np.array(raw).reshape(-1)
 
-    def batch(self, raw: Any, num_envs: int, of: str = "environment") -> np.ndarray:
-        """A mask [N, M] bool of environments or observations, with an allowed action for every choice."""
+    def batch(self, raw: Any, num_envs: int, of: str = "environment", first: int = 0) -> np.ndarray:
+        """A mask [N, M] bool of environments or observations, with an allowed action for every choice.
+
+        `first` is the number by which the first is named.
+        """
         mask = self.gathered(raw, num_envs, of)
         allowed = np.logical_or.reduceat(mask, self._offsets, axis=1) | ~np.array(self._is_choice)  # [N, groups]
         if not allowed.all():
             index, group = (int(place[0]) for place in np.nonzero(~allowed))
             name = f" for {self._of[group]!r}" if self._of[group] else ""
-            raise EnvError(f"The action mask of {of} {index} allows no action at all{name}.")
+            raise EnvError(f"The action mask of {of} {first + index} allows no action at all{name}.")
         return mask
 
     def gathered(self, raw: Any, num_envs: int, of: str = "environment") -> np.ndarray:
@@ -96,11 +99,11 @@ class MaskLayout:
             )
         return mask.reshape(num_envs, self.size).astype(bool)
 
-    def rows(self, raw: Any, num_envs: int) -> np.ndarray:
+    def rows(self, raw: Any, num_envs: int, first: int = 0) -> np.ndarray:
         """The masks in the info of a vector environment, [N, M]: one batch, nested or not, or an object each."""
         if isinstance(raw, dict):  # where gymnasium gathers dicts, it puts who gave an entry beside it
             return self._joined(_without_given(raw), num_envs, "The action_mask of the vector environment")
-        return np.stack([self.row(row, index) for index, row in enumerate(raw)])
+        return np.stack([self.row(row, first + index) for index, row in enumerate(raw)])
 
     def _is_nested(self, raw: Any) -> bool:
         if isinstance(raw, dict):

@@ -7,9 +7,8 @@ brings its `final_obs`, or can be reset alone, or is refused before a made-up ro
 from __future__ import annotations
 
 import copy
-import multiprocessing
+import os
 from collections.abc import Sequence
-from functools import partial
 from multiprocessing import TimeoutError as MpTimeout
 from typing import Any
 
@@ -22,18 +21,30 @@ from phasegrad.envs.answers import require_env, require_space, vector_answer, ve
 from phasegrad.envs.contract import Episode, Observation, Step, VectorEnv
 from phasegrad.envs.gymnasium_backend import (
     EnvFactory,
-    GuardedEnv,
     GymnasiumVectorEnv,
     build_env,
     checked_entry,
-    describe_timeout,
     stack_frames,
     without_mission,
 )
 from phasegrad.envs.spaces import ACTION_MASK, ObservationAdapter, fits_dtype
 from phasegrad.envs.successes import success_in_batch
-from phasegrad.envs.watching import StepTimeout, end_with_parent, end_workers, forking, time_limit, unanswering
+from phasegrad.envs.watching import (
+    Alarm,
+    StepTimeout,
+    close_each,
+    close_limit,
+    describe_death,
+    describe_timeout,
+    end_workers,
+    is_fault,
+    time_limit,
+    unanswering,
+    warn_of_close,
+)
+from phasegrad.envs.workers import Workers
 from phasegrad.errors import EnvError
+from phasegrad.machine.orphans import leave_if_forked
 
 _FINAL_KEYS = ("final_obs", "final_observation")  # the second is the name before gymnasium 1.1
 _PROBE_STEPS = 200
@@ -41,52 +52,71 @@ _ADVICE = "make it with autoreset_mode=AutoresetMode.SAME_STEP, or pass a functi
 
 
 def adapt(
-    source: gym.vector.VectorEnv, seeds: Sequence[int], render: bool = False, timeout: float | None = None
+    source: gym.vector.VectorEnv,
+    seeds: Sequence[int],
+    render: bool = False,
+    timeout: float | None = None,
+    first: int = 0,
 ) -> VectorEnv:
-    """The contract over a user's VectorEnv, which is used up.
+    """The contract over a user's VectorEnv, which is used up; its first environment is number `first` of the run.
 
     gymnasium's own are taken apart: theirs lose the last observation of an environment that reuses its memory.
     """
     if type(source) is SyncVectorEnv:  # exactly: a wrapper around it would be lost
-        return GymnasiumVectorEnv([without_mission(require_env(env)) for env in source.envs], seeds, render, timeout)
+        single = [without_mission(require_env(env)) for env in source.envs]
+        return GymnasiumVectorEnv(single, seeds, render, timeout, first=first)
     if type(source) is AsyncVectorEnv:
         factories = list(source.env_fns)
-        source.close()
-        return in_processes(factories, seeds, render, timeout)
+        close_source(source, timeout)
+        return in_processes(factories, seeds, render, timeout, first)
     for name in ("single_observation_space", "single_action_space"):
         require_space(source, name)
-    adapted = AdaptedVectorEnv(source, seeds, render, timeout)
+    adapted = AdaptedVectorEnv(source, seeds, render, timeout, first)
     adapted.probe()
     return adapted
 
 
 def in_processes(
-    factories: Sequence[EnvFactory], seeds: Sequence[int], render: bool = False, timeout: float | None = None
+    factories: Sequence[EnvFactory],
+    seeds: Sequence[int],
+    render: bool = False,
+    timeout: float | None = None,
+    first: int = 0,
 ) -> VectorEnv:
     """One process for each of `factories`."""
-    sample = build_env(factories[0], 0)  # refuses here, in words, what a worker would only crash on
+    sample = build_env(factories[0], first, seeds[0])  # refuses here, in words, what a worker would only crash on
     try:
         ObservationAdapter(sample.observation_space)
         ActionAdapter(sample.action_space)
     finally:
-        sample.close()
-    makers = [
-        partial(_guarded, factory, i, seed) for i, (factory, seed) in enumerate(zip(factories, seeds, strict=True))
-    ]
-    with forking():
-        mode = AutoresetMode.SAME_STEP
-        workers = AsyncVectorEnv(makers, shared_memory=True, copy=False, autoreset_mode=mode)
+        close_each([sample.close], [(first, seeds[0])], timeout)
+    workers = Workers(factories, seeds, first)
     try:
-        return ProcessVectorEnv(workers, seeds, render, timeout)
-    except EnvError:
+        return ProcessVectorEnv(workers, seeds, render, timeout, first)
+    except BaseException:
         end_workers(workers)
         raise
 
 
-def _guarded(factory: EnvFactory, index: int, seed: int) -> gym.Env:
-    if multiprocessing.parent_process() is not None:  # gymnasium also makes one in the run's own process
-        end_with_parent()
-    return GuardedEnv(factory, index, seed)
+def close_source(source: gym.vector.VectorEnv, timeout: float | None, failed: bool = False) -> None:
+    """Close a vector environment, within the time limit; one whose workers have `failed` is not asked any more."""
+    if isinstance(source, Workers) and not failed:
+        source.finish(timeout)
+        return
+    limit, of = close_limit(timeout)
+    try:
+        if not failed or not isinstance(source, AsyncVectorEnv):
+            with Alarm(limit):
+                source.close()
+    except BaseException as error:
+        if not is_fault(error):
+            raise
+        said = f"raised {type(error).__name__} on close: {' '.join(str(error).split()).rstrip('.')}"
+        late = f"took longer than the {limit:g} s of {of} on close"
+        warn_of_close(f"The vector environment {late if isinstance(error, StepTimeout) else said}.")
+    finally:
+        if isinstance(source, AsyncVectorEnv):
+            end_workers(source)
 
 
 class AdaptedVectorEnv(VectorEnv):
@@ -95,9 +125,14 @@ class AdaptedVectorEnv(VectorEnv):
     backend = "gymnasium"
 
     def __init__(
-        self, source: gym.vector.VectorEnv, seeds: Sequence[int], render: bool = False, timeout: float | None = None
+        self,
+        source: gym.vector.VectorEnv,
+        seeds: Sequence[int],
+        render: bool = False,
+        timeout: float | None = None,
+        first: int = 0,
     ) -> None:
-        self._source, self._timeout = source, timeout
+        self._source, self._timeout, self._first = source, timeout, first
         self._failed = False
         self.num_envs = len(seeds)
         self._seeds = list(seeds)
@@ -124,7 +159,9 @@ class AdaptedVectorEnv(VectorEnv):
         self._lengths[:] = 0
         batch, info = vector_reset(self._call("its first reset", self._source.reset, seed=self._seeds))
         mask = self._raw_mask(batch, info)
-        return self._observe(batch), None if mask is None else self._actions.masks.batch(mask, self.num_envs)
+        return self._observe(batch), None if mask is None else self._actions.masks.batch(
+            mask, self.num_envs, first=self._first
+        )
 
     def step(self, actions: np.ndarray) -> Step:
         self._steps += 1
@@ -151,7 +188,7 @@ class AdaptedVectorEnv(VectorEnv):
             ]
             self._returns[ended] = 0.0
             self._lengths[ended] = 0
-        step.action_mask = None if mask is None else self._actions.masks.batch(mask, self.num_envs)
+        step.action_mask = None if mask is None else self._actions.masks.batch(mask, self.num_envs, first=self._first)
         return step
 
     def probe(self) -> None:
@@ -169,8 +206,20 @@ class AdaptedVectorEnv(VectorEnv):
     def render(self, indices: Sequence[int] | None = None) -> np.ndarray | None:
         if not self._render:
             return None
-        frames = stack_frames(self._source.render)
+        frames = stack_frames(self._draw)
         return frames if indices is None else frames[list(indices)]
+
+    def _draw(self) -> Any:
+        level, gym.logger.min_level = gym.logger.min_level, gym.logger.ERROR + 1
+        try:
+            return self._source.render()
+        except BaseException as error:
+            self._failed = True
+            if isinstance(error, Exception) or not is_fault(error):
+                raise  # drawing libraries fail in their own ways, which `stack_frames` tells
+            raise EnvError(self._failure(f"render after step {self._steps}", error)) from error
+        finally:
+            gym.logger.min_level = level
 
     @property
     def frames_per_second(self) -> float:
@@ -179,10 +228,7 @@ class AdaptedVectorEnv(VectorEnv):
     def close(self) -> None:
         if not self._closed:
             self._closed = True
-            if self._failed and isinstance(self._source, AsyncVectorEnv):
-                end_workers(self._source)
-            else:
-                self._source.close()
+            close_source(self._source, self._timeout, self._failed)
 
     def _random_actions(self, random: np.random.Generator, mask: np.ndarray | None) -> np.ndarray:
         space = self._actions.space
@@ -192,6 +238,7 @@ class AdaptedVectorEnv(VectorEnv):
 
     def _call(self, when: str, function: Any, *args: Any, **kwargs: Any) -> Any:
         in_time = isinstance(self._source, AsyncVectorEnv) and self._timeout is not None
+        process = os.getpid()
         level, gym.logger.min_level = gym.logger.min_level, gym.logger.ERROR + 1  # it would print a worker's traceback
         try:
             if in_time:  # gymnasium has these calls in two halves, of which the second takes a time limit
@@ -202,25 +249,29 @@ class AdaptedVectorEnv(VectorEnv):
         except EnvError as error:  # a worker's, which gymnasium wraps in another of its kind
             self._failed = True
             raise EnvError(str(error)) from error
-        except (Exception, StepTimeout) as error:
-            self._failed = True
+        except BaseException as error:
+            self._failed = True  # also where a signal came between a question and its answers
+            if not is_fault(error):
+                raise
             raise EnvError(self._failure(when, error)) from error
         finally:
             gym.logger.min_level = level
+            leave_if_forked(process)
 
     def _failure(self, when: str, error: BaseException) -> str:
         silent = isinstance(error, (TimeoutError, MpTimeout))
         hung_up = isinstance(error, (EOFError, OSError)) and not silent
         found = unanswering(self._source, hung_up) if hung_up or silent else None
-        if found is not None and found[1]:
-            return f"The process of environment {found[0]} (seed {self._seeds[found[0]]}) died on {when}."
-        if found is not None and isinstance(error, MpTimeout):
-            return describe_timeout(found[0], self._seeds[found[0]], when, self._timeout)
+        if found is not None and (found[1] or isinstance(error, MpTimeout)):
+            index, seed = self._first + found[0], self._seeds[found[0]]
+            if found[1]:
+                return describe_death(index, seed, when, self._source.processes[found[0]].exitcode)  # type: ignore[attr-defined]
+            return describe_timeout(index, seed, when, self._timeout)
         if isinstance(error, StepTimeout):
             return f"The vector environment took longer than the {self._timeout:g} s of env_timeout on {when}."
         return (
             f"The vector environment (seeds {self._seeds[:3]}...) raised {type(error).__name__} on {when}: "
-            f"{str(error).rstrip('.')}."
+            f"{' '.join(str(error).split()).rstrip('.')}."
         )
 
     def _observe(self, batch: Any) -> Observation:
@@ -244,9 +295,9 @@ class AdaptedVectorEnv(VectorEnv):
         if ACTION_MASK not in info or not np.all(given):
             missing = int(np.flatnonzero(~np.asarray(given))[0]) if ACTION_MASK in info else 0
             raise EnvError(
-                f"Environment {missing} gave an action_mask in its first info, but not on step {self._steps}."
+                f"Environment {self._first + missing} gave an action_mask in its first info, but not on step {self._steps}."
             )
-        return self._actions.masks.rows(info[ACTION_MASK], self.num_envs)
+        return self._actions.masks.rows(info[ACTION_MASK], self.num_envs, self._first)
 
     def _final_from_info(self, info: dict[str, Any], ended: np.ndarray) -> Observation | None:
         """The last observations [K, ...] a same-step environment left in its info, or None where it left none."""
@@ -256,11 +307,11 @@ class AdaptedVectorEnv(VectorEnv):
         if isinstance(final, np.ndarray) and final.dtype == object:
             rows = [final[index] for index in ended]
             if any(row is None for row in rows):
-                missing = [int(index) for index in ended if final[index] is None]
+                missing = [self._first + int(index) for index in ended if final[index] is None]
                 raise EnvError(f"The vector environment ended {missing} without a final_obs for them.")
             # One batch an entry: `rows` are single observations.
             entries = [
-                np.stack([checked_entry(row, leaf, int(i)) for row, i in zip(rows, ended, strict=True)])
+                np.stack([checked_entry(row, leaf, self._first + int(i)) for row, i in zip(rows, ended, strict=True)])
                 for leaf in self._adapter.leaves
             ]
             arrays = [leaf.convert(entry) for leaf, entry in zip(self._adapter.leaves, entries, strict=True)]
@@ -289,19 +340,19 @@ class AdaptedVectorEnv(VectorEnv):
             given = self._adapter.mask(batch) if self._adapter.mask_leaves else info.get(ACTION_MASK)
             if given is None:
                 raise EnvError(f"The reset of environments {step.ended.tolist()} gave no action_mask.")
-            rows = masks.rows(given, self.num_envs) if isinstance(given, dict) else given
+            rows = masks.rows(given, self.num_envs, self._first) if isinstance(given, dict) else given
             for index in step.ended:
-                mask[index] = masks.row(rows[index], int(index))
+                mask[index] = masks.row(rows[index], self._first + int(index))
         return mask
 
     def _refusal(self, ended: np.ndarray) -> str:
         if self._label == AutoresetMode.SAME_STEP:
             return (
-                f"The vector environment says it resets on the same step, but environment {int(ended[0])} ended on "
+                f"The vector environment says it resets on the same step, but environment {self._first + int(ended[0])} ended on "
                 f"step {self._steps} without a final_obs in its info; {_ADVICE}."
             )
         return (
-            f"The vector environment ended environment {int(ended[0])} on step {self._steps} without a final_obs in "
+            f"The vector environment ended environment {self._first + int(ended[0])} on step {self._steps} without a final_obs in "
             "its info, so it resets on the next step, whose row is no experience and cannot be skipped from outside; "
             f"{_ADVICE}."
         )
@@ -313,10 +364,19 @@ class ProcessVectorEnv(AdaptedVectorEnv):
     _source: AsyncVectorEnv
 
     def __init__(
-        self, source: AsyncVectorEnv, seeds: Sequence[int], render: bool = False, timeout: float | None = None
+        self,
+        source: AsyncVectorEnv,
+        seeds: Sequence[int],
+        render: bool = False,
+        timeout: float | None = None,
+        first: int = 0,
     ) -> None:
         self._next_seeds: dict[int, int] = {}
-        super().__init__(source, seeds, render, timeout)
+        super().__init__(source, seeds, render, timeout, first)
+
+    @property
+    def is_lost(self) -> bool:
+        return self._failed
 
     def reset(self) -> tuple[Observation, np.ndarray | None]:
         if self._next_seeds:
@@ -336,8 +396,10 @@ class ProcessVectorEnv(AdaptedVectorEnv):
     def _tell_each(self, name: str, values: list[Any]) -> None:
         try:
             self._source.set_attr(name, values)
-        except Exception as error:  # a worker that has ended
+        except BaseException as error:  # a worker that has ended, or a signal between a question and its answers
             self._failed = True
+            if not is_fault(error):
+                raise
             raise EnvError(self._failure("being told what comes next", error)) from error
 
     def step(self, actions: np.ndarray) -> Step:

@@ -1,4 +1,4 @@
-"""Environments that hang or die: time limits for a step, worker processes that never outlive the run.
+"""Environments that hang, raise or die: time limits, sentences, worker processes that never outlive the run.
 
 Nothing here knows what an environment does.
 """
@@ -7,18 +7,24 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import Any, NoReturn
 
 from gymnasium.vector import AsyncVectorEnv
 
-from phasegrad.machine.orphans import die_with_parent
+from phasegrad.errors import PhasegradError, PhasegradWarning
+from phasegrad.machine.orphans import die_with, die_with_parent, leave_if_forked
+from phasegrad.machine.stops import is_from_a_signal
 
+SECONDS_TO_CLOSE = 10.0  # where no env_timeout says otherwise
 _SECONDS_TO_END = 2.0
+_SECONDS_AFTER_A_HANG = 1.0  # for each of the environments that are closed after one that hung
 
 
 class StepTimeout(BaseException):
@@ -68,15 +74,96 @@ def forking() -> Iterator[None]:
             gc.enable()
 
 
-def end_with_parent() -> None:
-    """Have the kernel end this worker process when the one that started it ends, by whatever signal."""
+def is_forked_by_main_thread() -> bool:
+    """Whether what this thread starts may count on the kernel's word of its death: that comes when the thread ends."""
+    return threading.get_native_id() == os.getpid()
+
+
+def end_with_parent(parent: int = 0) -> None:
+    """Have this worker process end when the one that started it ends, by whatever signal.
+
+    `parent`, its number, is given where another thread than its main one has started this: one that may end before it.
+    """
     gc.freeze()
     gc.enable()
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # Ctrl-C in a terminal reaches workers too: stopping is the parent's task
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    die_with_parent()
+    with contextlib.suppress(ValueError):
+        signal.set_wakeup_fd(-1)
+    # Ctrl-C in a terminal reaches workers too: stopping is the parent's task
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGTERM, signal.SIGALRM, getattr(signal, "SIGHUP", signal.SIGTERM)):
+        signal.signal(number, signal.SIG_DFL)
+    if parent:
+        die_with(parent, by_kernel=False)
+    else:
+        die_with_parent()
+
+
+# What went wrong, in words
+
+
+def is_fault(error: BaseException) -> bool:
+    """Whether the environment is to be named for it; not where a signal has stopped what it was doing."""
+    return isinstance(error, Exception | StepTimeout) or not is_from_a_signal(error)
+
+
+def describe_crash(index: int, seed: int, when: str, error: BaseException) -> str:
+    """The sentence for an exception inside an environment."""
+    said = " ".join(str(error).split()).rstrip(".")
+    return f"Environment {index} (seed {seed}) raised {type(error).__name__} on {when}{f': {said}' if said else ''}."
+
+
+def describe_timeout(index: int, seed: int, when: str, seconds: float | None, of: str = "env_timeout") -> str:
+    """The sentence for an environment that hangs."""
+    return f"Environment {index} (seed {seed}) took longer than the {seconds:g} s of {of} on {when}."
+
+
+def describe_death(index: int, seed: int, when: str, code: int | None) -> str:
+    """The sentence for an environment's process that has ended; `code` as multiprocessing has it."""
+    named = f"The process of environment {index} (seed {seed}) died on {when}"
+    if code is None:
+        return f"{named}."
+    if code >= 0:
+        return f"{named}: it exited with code {code}."
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    perhaps = ", as the kernel does where memory runs out" if -code == signal.SIGKILL else ""
+    return f"{named}: it was ended by {name}{perhaps}."
+
+
+def close_limit(timeout: float | None) -> tuple[float, str]:
+    """Seconds that a close may take, and what they are called."""
+    return (SECONDS_TO_CLOSE, "a close") if timeout is None else (timeout, "env_timeout")
+
+
+def close_each(
+    closes: Sequence[Callable[[], Any]], names: Sequence[tuple[int, int]], timeout: float | None = None
+) -> None:
+    """Close environments, each named by (index, seed): one that raises or hangs is told of, and keeps no other open."""
+    limit, of = close_limit(timeout)
+    process = os.getpid()
+    for close, (index, seed) in zip(closes, names, strict=True):
+        try:
+            with Alarm(limit):
+                close()
+            leave_if_forked(process)
+        except BaseException as error:
+            leave_if_forked(process)
+            if not is_fault(error):
+                raise
+            told = describe_crash(index, seed, "close", error)
+            if isinstance(error, StepTimeout):
+                told = describe_timeout(index, seed, "close", limit, of)
+                limit = min(limit, _SECONDS_AFTER_A_HANG)
+            warn_of_close(str(error) if isinstance(error, PhasegradError) else told)
+
+
+def warn_of_close(sentence: str) -> None:
+    warnings.warn(sentence, PhasegradWarning, stacklevel=3)
+
+
+# Worker processes
 
 
 def unanswering(workers: Any, hung_up: bool) -> tuple[int, bool] | None:
@@ -102,11 +189,14 @@ def end_workers(workers: AsyncVectorEnv) -> None:
     """End and reap every worker process, however it is stuck."""
     for process in workers.processes:
         process.terminate()
+    deadline = time.monotonic() + _SECONDS_TO_END
     for process in workers.processes:
-        process.join(_SECONDS_TO_END)
+        process.join(max(0.0, deadline - time.monotonic()))
+    for process in workers.processes:
         if process.is_alive():
             process.kill()
-            process.join()
+    for process in workers.processes:
+        process.join()
     for pipe in workers.parent_pipes:
         if pipe is not None:
             pipe.close()

@@ -55,12 +55,13 @@ def began(process: int) -> str | None:
         return None
 
 
-def die_with(parent: int) -> None:
+def die_with(parent: int, by_kernel: bool = True) -> None:
     """SIGKILL for this process when `parent` is gone; also where that is so already.
 
     At once rather than in order: the next attempt waits for this one's lock, and a checkpoint is whole at any moment.
+    Not `by_kernel` where the thread that has forked this process may end before its own process does.
     """
-    told = die_with_parent()
+    told = by_kernel and die_with_parent()
     if os.getppid() != parent:
         _die()
     if not told:
@@ -76,6 +77,20 @@ def dying_with_parent() -> Iterator[None]:
         yield
     finally:
         over.set()
+
+
+def leave_if_forked(process: int) -> None:
+    """End this process, without a trace, where it is not `process`: what it was in the middle of has forked it.
+
+    Its files, pipes and locks are those of the other, which goes on.
+    """
+    if os.getpid() == process:
+        return
+    with contextlib.suppress(OSError):
+        os.write(
+            2, f"phasegrad: an environment forked the process {process}: its child {os.getpid()} ends here.\n".encode()
+        )
+    os._exit(0)
 
 
 def _watch(parent: int, over: threading.Event) -> None:

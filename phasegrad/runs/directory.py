@@ -42,6 +42,7 @@ class RunDirectory:
         self.pieces = PieceStore(self.path)
         self.lock: Lock | None = None
         self._handle: int | None = None  # the directory itself, wherever it may be moved to
+        self._owner = os.getpid()
 
     def exists(self) -> bool:
         """Whether something is here; an empty folder, and what a run killed at its very start left, is nothing."""
@@ -76,7 +77,7 @@ class RunDirectory:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self.lock = Lock(self.path)
-            self._handle = os.open(self.path, os.O_RDONLY)
+            self._handle, self._owner = os.open(self.path, os.O_RDONLY), os.getpid()
         except OSError as error:
             raise RunError(cannot_be_written(self.path, error)) from None
         if not trainer.run.takes_over:
@@ -140,9 +141,17 @@ class RunDirectory:
                 remove_file(self.path / stray)
 
     def require_present(self) -> None:
-        """Stop where the directory that was opened is no longer at its place, or no longer this run's alone."""
+        """Stop where the directory that was opened is no longer at its place, or no longer this run's alone.
+
+        So does a fork of the process that has opened it: one writes, and that is not this one.
+        """
         if self._handle is None:
             return
+        if os.getpid() != self._owner:
+            raise RunError(
+                f"Run directory {self.path} is written by the process {self._owner}, of which this one is a fork: an "
+                "environment that forks must end its child itself."
+            )
         try:
             same = os.path.samestat(os.fstat(self._handle), os.stat(self.path))
         except OSError:
@@ -156,7 +165,7 @@ class RunDirectory:
             self.lock.require_own()
 
     def close(self) -> None:
-        if self.lock is not None:
+        if self.lock is not None and os.getpid() == self._owner:
             self.lock.release()
         handle, self._handle = self._handle, None
         if handle is not None:

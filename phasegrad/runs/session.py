@@ -12,7 +12,6 @@ from dataclasses import asdict
 from typing import Any
 
 import numpy as np
-import safetensors.torch
 import torch
 
 from phasegrad.compute.devices import pick_threads
@@ -20,18 +19,17 @@ from phasegrad.config import coerce
 from phasegrad.distributed import joining
 from phasegrad.errors import (
     ConfigError,
-    EnvError,
     NonFiniteError,
     PhasegradError,
     PhasegradWarning,
     RanksError,
     RunError,
 )
+from phasegrad.machine.descriptors import hold_standard
 from phasegrad.machine.memory import require_room
 from phasegrad.runs.carried import take_up_carried
 from phasegrad.runs.changing import ChangesFile, change_from_json
 from phasegrad.runs.console import make_display
-from phasegrad.runs.contents import BAD_BATCH
 from phasegrad.runs.contract import Trainer
 from phasegrad.runs.directory import RunDirectory, step_of
 from phasegrad.runs.evaluating import Evaluations
@@ -40,9 +38,9 @@ from phasegrad.runs.gaps import counted, sentence
 from phasegrad.runs.hooks import Hooks, evaluation_of, evaluations_of
 from phasegrad.runs.loggers import Loggers
 from phasegrad.runs.metrics import TENSORBOARD, MetricsFile, TensorBoard, plain_json, read_metrics
+from phasegrad.runs.rescuing import Rescue
 from phasegrad.runs.stopping import Stopped, StopRequests
 from phasegrad.runs.tracking import require_packages, starter, trackers_in
-from phasegrad.tree import named_leaves
 
 CHECKPOINTS_A_RUN = 10
 DEAREST = 0.008  # the share of the time that checkpoints may take where nobody asked for them
@@ -136,17 +134,18 @@ class Session:
         self.directory: RunDirectory | None = None
         self.metrics: MetricsFile | None = None
         self.tensorboard: TensorBoard | None = None
-        self.last_checkpoint: int | None = None
         self.saved_at, self.saving_seconds = self.started, 0.0  # when the last checkpoint was done, what it took
         self.untold_saving = 0.0  # seconds of checkpoints that no row has told of yet
         self.evaluations = Evaluations(trainer.agent, trainer.run.progress, trainer.run.evaluations, total)
         cleanup.callback(self._note_seconds)
         cleanup.callback(self.loggers.close)
         self._start_alike()
-        if trainer.run.run_dir is not None:
-            self.directory = RunDirectory(trainer.run.run_dir)
+        if trainer.run.place is not None:
+            self.directory = RunDirectory(trainer.run.place)
+        self.rescue = Rescue(trainer, self.directory, lambda: self._save({}, told=False))
+        if self.directory is not None:
             require_packages(config.track)  # before a run is overwritten
-            self.last_checkpoint = self.ranks.from_first(lambda: self._take_directory(cleanup))
+            self.rescue.last_checkpoint = self.ranks.from_first(lambda: self._take_directory(cleanup))
             take_up_carried(trainer, self.directory.pieces)
             planned, trainer.run.history = self.ranks.from_first(lambda: self._open_files(cleanup))
             trainer.run.planned = [change_from_json(each) for each in planned]
@@ -155,7 +154,7 @@ class Session:
             if config.track != "none":
                 raise ConfigError(f"track {config.track} needs a run directory: give run_dir, or leave track out.")
             take_up_carried(trainer)
-        self.stop = StopRequests(self.directory is not None, self._stopped_at_once, self.ranks.is_first)
+        self.stop = StopRequests(self.directory is not None, self.rescue.stopped_at_once, self.ranks.is_first)
         cleanup.callback(self.stop.close)
         # last: an error before it must not leave a live terminal
         self.display = make_display(trainer, total, shown and self.ranks.is_first, lambda: self.stop.requested > 0)
@@ -223,15 +222,15 @@ class Session:
         try:
             return self._run()
         except RunError as error:
-            if self.directory is None or self._where() in str(error):
+            if self.directory is None or self.rescue.where() in str(error):
                 raise
-            raise type(error)(f"{error} {self._where()}") from error
+            raise type(error)(f"{error} {self.rescue.where()}") from error
 
     def _run(self) -> dict[str, Any]:
         trainer = self.trainer
         trainer.config.freeze()
         self._keep_what_was_given()
-        if trainer.run.cloned is not None and self.last_checkpoint is None:
+        if trainer.run.cloned is not None and self.rescue.last_checkpoint is None:
             self._save({})  # what the run begins with does not follow from its settings
         iterations = trainer.iterations()
         preparing = sum(
@@ -243,11 +242,12 @@ class Session:
         stopped, _ = self._asked_to_stop(self.evaluations.reached())
         while trainer.run.progress.step < self.total and not stopped:
             before = trainer.run.progress.step
-            with self._explained(before):
+            with self.rescue.explained(before):
                 trainer.begin_iteration(self.display.playing_back)
                 begun = time.perf_counter()  # playing back is no part of an iteration's speed
                 row = next_row(iterations, trainer)
                 require_finite_parameters(trainer)
+            hold_standard()  # an environment may have closed them
             trainer.end_iteration()
             self.stop.iteration_is_over()
             row = self._row(row, time.perf_counter() - begun + preparing, trainer.run.progress.step - before)
@@ -262,8 +262,8 @@ class Session:
                 self.metrics.write(row)
                 self.tensorboard.write(row)
             self.loggers.write(row)
-            self.display.iteration(row)
             with self._kept(evaluated, due):
+                self._show(row)
                 self._tell(row)
             if trainer.run.progress.step >= self.total:
                 trainer.end_run()
@@ -275,7 +275,7 @@ class Session:
                 self._save(noted(evaluated))
             trainer.run.unsaved = False
             if requested and trainer.run.progress.step < self.total:
-                raise self.stop.error(self._stopped_sentence())
+                raise self.stop.error(self.rescue.stopped())
         result = self._result("stopped" if stopped else "finished")
         self.loggers.finish(result)
         self.display.finished(result)
@@ -291,6 +291,13 @@ class Session:
     def write_start(self) -> None:
         """The checkpoint of a run that is to begin later."""
         self._save({})
+
+    def _show(self, row: dict[str, Any]) -> None:
+        try:
+            self.display.iteration(row)
+        except OSError:
+            if not self.stop.requested:  # the terminal that has gone has asked for the stop
+                raise
 
     def _tell(self, row: dict[str, Any]) -> None:
         """The callbacks hear of an evaluation first, then of the iteration."""
@@ -354,7 +361,7 @@ class Session:
         last = trainer.run.progress.step >= self.total
         path = self.directory.save(trainer, extra, last=last)
         self.display.checkpoint(path)
-        self.last_checkpoint, self.saved_at = trainer.run.progress.step, time.perf_counter()
+        self.rescue.last_checkpoint, self.saved_at = trainer.run.progress.step, time.perf_counter()
         self.saving_seconds = self.saved_at - begun
         self.untold_saving += self.saving_seconds
         if told:
@@ -379,52 +386,8 @@ class Session:
                     trainer.run.checkpoint_due &= not due
                     with contextlib.suppress(PhasegradError, OSError):  # the first error is the one to tell
                         self._save(noted(evaluated), told=False)
-                error.add_note(self._where())
+                error.add_note(self.rescue.where())
             raise
-
-    @contextlib.contextmanager
-    def _explained(self, before: int) -> Iterator[None]:
-        """Adds to the sentence of what went wrong in an iteration what was saved of it, and saves what was good."""
-        trainer = self.trainer
-        try:
-            yield
-        except (EnvError, NonFiniteError) as error:
-            if self.directory is None:
-                raise
-            told = [str(error)]
-            with contextlib.suppress(PhasegradError):  # the first error is the one to tell
-                if isinstance(error, NonFiniteError) and trainer.rollout is not None:
-                    if joining.first_to_say(f"{BAD_BATCH} {before}"):  # the process that saw it, or one of all
-                        self.directory.write(BAD_BATCH, rollout_bytes(trainer))
-                    told.append(f"The rollout is in {self.directory.path / BAD_BATCH}.")
-                alone = self.ranks.size == 1  # other processes cannot know of the error now
-                if isinstance(error, EnvError) and alone and trainer.run.progress.step == before > 0:
-                    trainer.close()  # the environments failed before anything was learnt from them
-                    self._save({}, told=False)
-            told.append(self._where())
-            raise type(error)(" ".join(told)) from error
-        except BaseException:
-            trainer.drop_environments()  # they are in the middle of a rollout: learning again brings them back
-            raise
-
-    def _where(self) -> str:
-        if self.last_checkpoint is None or self.directory is None:
-            return "There is no checkpoint yet."
-        return f"The last good checkpoint is that of step {self.last_checkpoint} in {self.directory.path}."
-
-    def _stopped_sentence(self) -> str:
-        assert self.directory is not None
-        kept = (
-            "with a checkpoint"
-            if self.last_checkpoint == self.trainer.run.progress.step
-            else "without a new checkpoint"
-        )
-        resume = f"`phasegrad resume {self.directory.path}` continues"
-        return f"stopped at step {self.trainer.run.progress.step} {kept}; {resume} as if it had never stopped."
-
-    def _stopped_at_once(self) -> str:
-        assert self.directory is not None
-        return f"stopped at once. {self._where()} `phasegrad resume {self.directory.path}` continues."
 
     def _row(self, row: dict[str, float], seconds: float, steps: int) -> dict[str, Any]:
         progress, times = self.trainer.run.progress, self.trainer.clock.take()
@@ -521,16 +484,6 @@ def require_finite_parameters(trainer: Trainer) -> None:
                 f"The parameter {name} became NaN or infinite in iteration {trainer.run.progress.iteration}, before step "
                 f"{trainer.run.progress.step}: training has diverged; lower learning_rate."
             )
-
-
-def rollout_bytes(trainer: Trainer) -> bytes:
-    """The latest rollout as a safetensors file."""
-    named: dict[str, torch.Tensor] = {}
-    assert trainer.rollout is not None
-    for field, tree in trainer.rollout.tensors().items():
-        if tree is not None:  # copied: what is seen of a stack lies among its frames
-            named |= {f"{field}.{name}".rstrip("."): leaf.clone().contiguous() for name, leaf in named_leaves(tree)}
-    return safetensors.torch.save(named)
 
 
 def peak_rss_mb() -> float:

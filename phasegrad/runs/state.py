@@ -86,7 +86,8 @@ class RunState:
     history: list[dict[str, Any]] = field(
         default_factory=list
     )  # evaluations so far that its metrics tell of, oldest first
-    run_dir: Path | None = None
+    run_dir: Path | None = None  # as it was given
+    place: Path | None = field(default=None, init=False)  # the same, wherever an environment changes directory to
     overwrite: bool = False  # whether a run there, or what it holds beyond this one's step, may be replaced
     takes_over: bool = False  # whether the run in the run directory is this one, to go on with
     stands_on: tuple[int, str | None] | None = None  # step and checksum of the checkpoint it comes from
@@ -103,6 +104,11 @@ class RunState:
     asked: set[str] = field(default_factory=set)  # settings that were given since it was loaded or its last session
     unsaved: bool = False  # whether it was given what only a checkpoint can keep: weights, another environment
     on_change: Callable[[Change], None] | None = None  # of the session that is under way
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if name == "run_dir":
+            self.place = None if value is None else Path(value).absolute()
 
     def begin_elsewhere(self) -> None:
         """Forget what was scored in another environment; how far the run is stays."""

@@ -1,7 +1,11 @@
-"""Ctrl-C and SIGTERM: the first asks for a stop after the iteration, with a checkpoint; the second stops at once."""
+"""Ctrl-C, SIGTERM and SIGHUP: the first asks for a stop after the iteration, with a checkpoint; the second stops at once.
+
+Whatever comes after the second finds the run ending, and says the same.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
@@ -9,34 +13,16 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
+from phasegrad.machine.stops import USUAL, Interrupted, Stopped, Terminated, is_free, note, stopped_by
+
+__all__ = ["Interrupted", "StopRequests", "Stopped", "Terminated"]
+
 GRACE_SECONDS = 60.0  # an iteration that has not ended by then is given up
-
-
-class Stopped:
-    """What a stopped run raises: its sentence, and the exit code that names the signal."""
-
-    sentence = ""
-    exit_code = 1
-
-
-class Interrupted(KeyboardInterrupt, Stopped):
-    """Stopped by Ctrl-C."""
-
-    def __init__(self, sentence: str) -> None:
-        super().__init__(sentence)
-        self.sentence, self.exit_code = sentence, 128 + signal.SIGINT
-
-
-class Terminated(SystemExit, Stopped):
-    """Stopped by SIGTERM."""
-
-    def __init__(self, sentence: str) -> None:
-        super().__init__(128 + signal.SIGTERM)
-        self.sentence, self.exit_code = sentence, 128 + signal.SIGTERM
+SAID = b"phasegrad: stopping after this iteration with a checkpoint; a second Ctrl-C stops at once.\n"
 
 
 class StopRequests:
-    """Watches for both signals while a run is under way, where nobody else does."""
+    """Watches for these signals while a run is under way, where nobody else does."""
 
     def __init__(self, active: bool, at_once: Callable[[], str], speaks: bool = True) -> None:
         """`at_once` gives the sentence of a stop in the middle of an iteration; one of several processes `speaks`."""
@@ -46,11 +32,11 @@ class StopRequests:
         self._before: dict[int, Any] = {}
         self._timer: threading.Timer | None = None
         if active and threading.current_thread() is threading.main_thread():
-            for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGTERM, signal.SIG_DFL)):
-                if signal.getsignal(number) is usual or signal.getsignal(number) == usual:
-                    self._before[number] = signal.signal(number, self._handle)
+            for number in filter(is_free, USUAL):
+                self._before[number] = signal.signal(number, self._handle)
 
     def _handle(self, number: int, _: FrameType | None) -> None:
+        note(number)
         if self.requested:
             raise self.error(self._at_once())
         self.requested = number
@@ -58,7 +44,8 @@ class StopRequests:
         self._timer.daemon = True
         self._timer.start()
         if self.speaks:
-            os.write(2, b"phasegrad: stopping after this iteration with a checkpoint; a second Ctrl-C stops at once.\n")
+            with contextlib.suppress(OSError):  # the terminal may be what has gone
+                os.write(2, SAID)
 
     def iteration_is_over(self) -> None:
         """The time limit of a requested stop no longer counts: the checkpoint may take its time."""
@@ -67,7 +54,7 @@ class StopRequests:
 
     def error(self, sentence: str) -> BaseException:
         """What the requested stop raises."""
-        return (Terminated if self.requested == signal.SIGTERM else Interrupted)(sentence)
+        return stopped_by(self.requested, sentence)
 
     def close(self) -> None:
         """Give the signals back."""

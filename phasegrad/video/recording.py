@@ -253,6 +253,6 @@ def named_film(path: Path) -> Path:
 
 
 def videos_of(agent: Trainer) -> Path:
-    if agent.run.run_dir is None:
+    if agent.run.place is None:
         raise ConfigError("The agent has no run directory: say where the video goes.")
-    return agent.run.run_dir / "videos"
+    return agent.run.place / "videos"

@@ -1,0 +1,96 @@
+"""What a killed run leaves of ViZDoom goes with the next start; what a living one uses stays."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from phasegrad.envs import vizdoom_leftovers as leftovers
+
+pytest.importorskip("envpool.vizdoom")
+if not Path("/dev/shm").is_dir() or sys.platform != "linux":
+    pytest.skip("needs Linux's /dev/shm", allow_module_level=True)
+
+PLAY = """
+import sys, time
+from phasegrad.envs import make, vizdoom_leftovers
+vizdoom_leftovers.remove_leftovers = lambda: 0
+env = make("HealthGathering-v1", num_envs=2, seeds=[0, 1])
+env.reset()
+print("playing", flush=True)
+time.sleep(120)
+"""
+
+
+def names() -> set[str]:
+    return {match[1] for name in os.listdir("/dev/shm") if (match := leftovers.NAME.fullmatch(name)) is not None}
+
+
+def games(of: set[str]) -> list[int]:
+    """Living game processes of those names."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and leftovers._runs(int(entry.name)):
+            try:
+                words = (entry / "cmdline").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if any(name.encode() in words for name in of):
+                found.append(int(entry.name))
+    return found
+
+
+def test_games_and_memory_of_a_killed_run_go_and_those_of_a_living_one_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = names()
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", PLAY]
+    run = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=tmp_path, env=environment)
+    mine: set[str] = set()
+    try:
+        assert run.stdout is not None
+        assert run.stdout.readline() == "playing\n"
+        started = [pid for pid in games(names() - before) if parent(pid) == run.pid]
+        mine = {name for name in names() - before if any(pid in started for pid in games({name}))}
+        assert len(mine) == 2
+        look = leftovers._instances  # what others on this machine have left is none of this test's
+        monkeypatch.setattr(leftovers, "_instances", lambda: {k: v for k, v in look().items() if k in mine})
+        assert leftovers.remove_leftovers() == 0, "a living run's"
+        assert len(games(mine)) == 2
+        run.send_signal(signal.SIGKILL)
+        run.wait()
+        assert mine <= names()
+        assert leftovers.remove_leftovers() == 2 + 6
+        assert not mine & names()
+        assert not games(mine)
+    finally:
+        run.kill()
+        run.wait()
+        for pid in games(mine) if mine else []:
+            os.kill(pid, signal.SIGKILL)
+
+
+def parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def test_files_that_only_look_like_them_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leftovers, "SHARED", tmp_path)
+    (tmp_path / "ViZDoomSMabcdefgh").write_bytes(b"too short")
+    (tmp_path / "target").write_bytes(b"kept")
+    (tmp_path / "ViZDoomSMabcdefghij").symlink_to(tmp_path / "target")
+    (tmp_path / "ViZDoomMQCtrabcdefghik").mkdir()
+    held = open(tmp_path / "ViZDoomSMabcdefghil", "w")  # noqa: SIM115
+    (tmp_path / "ViZDoomSMabcdefghim").write_bytes(b"nobody's")
+    with held:
+        assert leftovers.remove_leftovers() == 1
+    left = sorted(entry.name for entry in tmp_path.iterdir())
+    assert left == [
+        "ViZDoomMQCtrabcdefghik", "ViZDoomSMabcdefgh", "ViZDoomSMabcdefghij", "ViZDoomSMabcdefghil", "target",
+    ]  # fmt: skip
