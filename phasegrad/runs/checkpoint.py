@@ -108,6 +108,7 @@ def state_of(trainer: Trainer) -> dict[str, Any]:
         "original_action_space": space_to_json(agent.spaces.original_action),
         "has_action_mask": agent.spaces.has_mask,
         "versions": versions(),
+        **({"computed": trainer.run.computed} if trainer.run.computed else {}),
     }
 
 

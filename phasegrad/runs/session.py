@@ -15,6 +15,7 @@ import numpy as np
 import safetensors.torch
 import torch
 
+from phasegrad.compute.circumstances import circumstances, differences
 from phasegrad.compute.devices import pick_threads
 from phasegrad.config import coerce
 from phasegrad.distributed import joining
@@ -57,7 +58,7 @@ def train(
     computation.settle()
     computation.choose(begun=trainer.run.progress.iteration > 0)
     threads_before = torch.get_num_threads()
-    torch.set_num_threads(pick_threads(trainer.config.torch_threads, computation.large))
+    torch.set_num_threads(_threads(trainer))
     with contextlib.ExitStack() as cleanup:
         cleanup.callback(torch.set_num_threads, threads_before)
         with trainer.clock.section("compile"):
@@ -65,6 +66,38 @@ def train(
         session = Session(trainer, total, progress, cleanup, hooks, written)
         session.evaluations.seen = trainer.ranks.any(bool(hooks) or written.is_asked or session.is_seen)
         return session.run()
+
+
+def _threads(trainer: Trainer) -> int:
+    """How many threads torch gets: as the run has had so far, where it can; says what else its bits may now differ by."""
+    config, computation, run = trainer.config, trainer.computation, trainer.run
+    kept = trainer.agent.kept_threads
+    threads = pick_threads(config.torch_threads, computation.large, kept)
+    now = circumstances(threads, computation.device, config.compile == "on")
+    told = differences(run.computed, now) if run.progress.step else ""
+    if told and trainer.ranks.is_first:
+        keep = ""
+        if run.computed.get("torch_threads", threads) != threads:
+            keep = f"; torch_threads {run.computed['torch_threads']} would keep that part of them"
+        warnings.warn(
+            f"The run goes on with {told}, so it may not end with the bits it would have had{keep}.",
+            PhasegradWarning,
+            stacklevel=5,
+        )
+    elif (
+        trainer.ranks.is_first
+        and kept
+        and run.progress.step
+        and kept != (alone := pick_threads(config.torch_threads, computation.large))
+    ):
+        warnings.warn(
+            f"torch keeps the {kept} thread{'s'[: kept > 1]} that the run was begun with, so that its bits stay the same: "
+            f"torch_threads {alone} would use this machine.",
+            PhasegradWarning,
+            stacklevel=5,
+        )
+    run.computed = now
+    return threads
 
 
 def record_result(trainer: Trainer) -> dict[str, Any]:

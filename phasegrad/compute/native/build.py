@@ -28,7 +28,7 @@ from phasegrad.errors import PhasegradWarning
 from phasegrad.machine.own_folders import UnsafeFolderError, open_own
 from phasegrad.machine.regular_files import TooLargeError, read_bounded
 
-__all__ = ["CompilerError", "compiler", "library"]
+__all__ = ["CompilerError", "compiler", "compiler_version", "library"]
 
 FLAGS = (
     "-O3", "-march=native", "-std=gnu11", "-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros",
@@ -88,6 +88,12 @@ def _identity(path: str) -> str:
     except OSError:
         pass
     return "\n".join([version, processor, *FLAGS])
+
+
+def compiler_version() -> str:
+    """The first line that the compiler says of itself; '' where there is none."""
+    path = compiler()
+    return "" if path is None else _identity(path).partition("\n")[0]
 
 
 def library(source: str) -> ctypes.CDLL:
