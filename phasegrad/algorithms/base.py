@@ -221,6 +221,9 @@ class Algorithm(Verbs, ABC):
     def storage_bytes(self) -> int:
         return self.experience.storage_bytes()
 
+    def working_bytes(self) -> int:
+        return 0
+
     def observations_digest(self) -> str:
         return self.experience.observations_digest()
 

@@ -18,6 +18,7 @@ from phasegrad.cli.messages import fresh_line, say
 from phasegrad.cli.parsing import parse
 from phasegrad.cli.starting import announce
 from phasegrad.errors import PhasegradError, PhasegradWarning
+from phasegrad.machine.memory import is_lack_of_memory
 from phasegrad.machine.processors import let_waiting_threads_sleep
 from phasegrad.outside import register_told
 
@@ -94,6 +95,9 @@ def _run(arguments: Sequence[str] | None) -> int:
     except BrokenPipeError:
         return 141
     except Exception as error:
+        if not debug and is_lack_of_memory(error):
+            say("there was not enough memory: give smaller sizes (networks, num_envs, num_steps, fewer runs at once).")
+            return PhasegradError.exit_code
         if debug or not is_interrupt(error):
             raise
         fresh_line()

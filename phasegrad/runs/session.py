@@ -20,7 +20,6 @@ from phasegrad.compute.devices import pick_threads
 from phasegrad.config import coerce
 from phasegrad.distributed import joining
 from phasegrad.errors import ConfigError, EnvError, NonFiniteError, PhasegradError, PhasegradWarning, RanksError
-from phasegrad.machine.memory import require_room
 from phasegrad.runs.carried import take_up_carried
 from phasegrad.runs.changing import ChangesFile, change_from_json
 from phasegrad.runs.console import make_display
@@ -32,6 +31,7 @@ from phasegrad.runs.evaluation import SUMMARY
 from phasegrad.runs.hooks import Hooks, evaluation_of, evaluations_of
 from phasegrad.runs.loggers import Loggers
 from phasegrad.runs.metrics import TENSORBOARD, MetricsFile, TensorBoard, plain_json, read_metrics
+from phasegrad.runs.needs import memory_explained, require_memory
 from phasegrad.runs.stopping import Stopped, StopRequests
 from phasegrad.runs.tracking import require_packages, starter, trackers_in
 from phasegrad.tree import named_leaves
@@ -52,7 +52,7 @@ def train(
     """Run iterations until `total_steps`; returns what result.json holds."""
     hooks, written = Hooks(callback, trainer), Loggers(loggers, trainer.ranks.is_first)
     total = plan_total(trainer, total_steps)
-    require_room(trainer.storage_bytes() * trainer.ranks.local_size, trainer.smaller_storage)
+    require_memory(trainer)
     trainer.config.follow(trainer.run.progress.step / total)
     computation = trainer.computation
     computation.settle()
@@ -63,9 +63,11 @@ def train(
         cleanup.callback(torch.set_num_threads, threads_before)
         with trainer.clock.section("compile"):
             cleanup.enter_context(computation.compiled_encoders())
-        session = Session(trainer, total, progress, cleanup, hooks, written)
+        with memory_explained(trainer, lambda: "What is on disk is as it was."):  # what a checkpoint carries is read
+            session = Session(trainer, total, progress, cleanup, hooks, written)
         session.evaluations.seen = trainer.ranks.any(bool(hooks) or written.is_asked or session.is_seen)
-        return session.run()
+        with memory_explained(trainer, session.where):
+            return session.run()
 
 
 def _threads(trainer: Trainer) -> int:
@@ -384,7 +386,7 @@ class Session:
                     trainer.run.checkpoint_due &= not due
                     with contextlib.suppress(PhasegradError, OSError):  # the first error is the one to tell
                         self._save(noted(evaluated), told=False)
-                error.add_note(self._where())
+                error.add_note(self.where())
             raise
 
     @contextlib.contextmanager
@@ -406,13 +408,13 @@ class Session:
                 if isinstance(error, EnvError) and alone and trainer.run.progress.step == before > 0:
                     trainer.close()  # the environments failed before anything was learnt from them
                     self._save({}, told=False)
-            told.append(self._where())
+            told.append(self.where())
             raise type(error)(" ".join(told)) from error
         except BaseException:
             trainer.drop_environments()  # they are in the middle of a rollout: learning again brings them back
             raise
 
-    def _where(self) -> str:
+    def where(self) -> str:
         if self.last_checkpoint is None or self.directory is None:
             return "There is no checkpoint yet."
         return f"The last good checkpoint is that of step {self.last_checkpoint} in {self.directory.path}."
@@ -429,7 +431,7 @@ class Session:
 
     def _stopped_at_once(self) -> str:
         assert self.directory is not None
-        return f"stopped at once. {self._where()} `phasegrad resume {self.directory.path}` continues."
+        return f"stopped at once. {self.where()} `phasegrad resume {self.directory.path}` continues."
 
     def _row(self, row: dict[str, float], seconds: float, steps: int) -> dict[str, Any]:
         progress, times = self.trainer.run.progress, self.trainer.clock.take()

@@ -184,7 +184,8 @@ def _end(process: subprocess.Popen[bytes], stop: Stop) -> None:
 def _reason(log: Path, code: int) -> str:
     """The last thing a failed run said."""
     if code < 0:
-        return f"it was ended by {signal.Signals(-code).name}"
+        why = ", by the system for lack of memory unless somebody did" if -code == signal.SIGKILL else ""
+        return f"it was ended by {signal.Signals(-code).name} (signal {-code}{why}); running the study again resumes it"
     lines = [line for line in log.read_text(errors="replace")[-4000:].splitlines() if line.strip()]
     said = lines[-1].removeprefix("phasegrad: ") if lines and not lines[-1].startswith("$ ") else ""
     return said[:300] or f"exit code {code}"
