@@ -222,7 +222,7 @@ class Algorithm(Verbs, ABC):
         return self.experience.storage_bytes()
 
     def working_bytes(self) -> int:
-        return 0
+        return self.experience.working_bytes()
 
     def observations_digest(self) -> str:
         return self.experience.observations_digest()

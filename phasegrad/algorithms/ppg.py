@@ -182,12 +182,6 @@ class PPG(Algorithm):
     def rollouts_kept(self) -> int:
         return self.config.kept
 
-    def working_bytes(self) -> int:
-        """The policy pi_old at every state of the buffer."""
-        return (
-            4 * self.config.kept * self.config.num_steps * self.experience.num_envs * self.distribution.parameter_size
-        )
-
     def at_boundary(self) -> bool:
         """Within a phase a checkpoint holds the buffer, so unless asked to it waits for the end."""
         return self.config.checkpoints_within_phases or self.buffer.phase_is_over()
