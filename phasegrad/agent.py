@@ -61,6 +61,7 @@ class Agent:
         self.config, self.spaces, self.source = config, spaces, source
         self.may_import = True  # whether an environment id may name a module to import
         self.borrowed = 0  # how often an evaluation has used the environments that training uses too
+        self.kept_threads = 0  # of torch, that its run has had so far, where they are to stay
         self.observing = envs.ObservationAdapter(spaces.observation)
         self.observation_space, self.action_space = self.observing.space, spaces.action
         parts = _parts(with_images(self.observation_space, config.encoder, config.images))

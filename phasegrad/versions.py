@@ -14,7 +14,7 @@ def versions() -> dict[str, str]:
     from importlib import metadata
 
     found = {"phasegrad": __version__, "python": platform.python_version()}
-    for package in ("torch", "numpy", "gymnasium", "envpool"):
+    for package in ("torch", "numpy", "gymnasium", "envpool", "mujoco", "ale-py"):
         try:
             found[package] = metadata.version(package)
         except metadata.PackageNotFoundError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import hashlib
 import json
 import logging
@@ -10,6 +11,7 @@ import os
 import subprocess
 import sys
 import time
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -19,11 +21,13 @@ import torch
 from machine import ROOT, needs_compiler
 
 from phasegrad.cli import main
-from phasegrad.compute.native import build, cache
+from phasegrad.compute.native import build, cache, loading
 from phasegrad.compute.native.moving import Mover
+from phasegrad.errors import PhasegradWarning
 
 SOURCE = "int answer(void) { return 42; }\n"
 STRANGER = 12345
+MEMORY = Path("memory")
 needs_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can give files to others")
 
 
@@ -32,6 +36,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache of the test's own, and a process that has loaded nothing yet."""
     monkeypatch.setenv("PHASEGRAD_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(build, "_loaded", {})
+    build._tell_unsafe.cache_clear()
     return tmp_path / "cache" / "phasegrad" / "native"
 
 
@@ -42,12 +47,12 @@ def answer(number: int = 42) -> int:
 
 
 def loaded_from(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """The folders of all binaries that are opened from now on."""
+    """Where all binaries come from that are opened from now on: memory, which has no path, or a folder."""
     places: list[Path] = []
     opened = ctypes.CDLL
 
     def open_and_note(name: str) -> Any:
-        places.append(Path(name).parent)
+        places.append(MEMORY if name.startswith("/proc/self/fd/") else Path(name).parent)
         return opened(name)
 
     monkeypatch.setattr(ctypes, "CDLL", open_and_note)
@@ -112,9 +117,7 @@ def strangers(binary: Path) -> None:
 def test_a_binary_that_is_not_whole_or_not_ours_is_built_again(
     harm: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with monkeypatch.context() as patch:  # build it only: a file that is in use could not be harmed without harm
-        patch.setattr(ctypes, "CDLL", lambda name: None)
-        build.library(SOURCE)
+    answer()
     (binary,) = folder.iterdir()
     harm(binary)
     before = binary.lstat().st_ino
@@ -131,13 +134,16 @@ def test_programs_built_at_the_same_time_are_whole(folder: Path) -> None:
     compiler = build.compiler()
     assert compiler is not None
 
-    def keep(_: int) -> Path:
-        return cache.keep(cache.usable_folder(), "0" * 32, lambda path: build._compile(compiler, SOURCE, path))
+    def keep(_: int) -> str:
+        with cache.opened() as kept:
+            return kept.keep("0" * 32, build._compile(compiler, SOURCE, kept.descriptor))
 
     with ThreadPoolExecutor(4) as pool:
-        for path in pool.map(keep, range(8)):
-            assert is_whole(path)
-    assert cache.find(folder, "0" * 32) is not None
+        for name in pool.map(keep, range(8)):
+            assert is_whole(folder / name)
+    with cache.opened() as kept:
+        assert kept.find("0" * 32) is not None
+    assert len(list(folder.iterdir())) == 1
 
 
 # Whom the folder belongs to
@@ -175,11 +181,15 @@ def test_a_folder_that_others_can_change_is_not_used(harm: Any, folder: Path, mo
     answer()
     harm(folder)
     (binary,) = folder.iterdir()
-    places = loaded_from(monkeypatch)
-    assert answer() == 42
-    assert answer(43) == 43
-    assert set(places) == {cache.private_folder()}
+    before = binary.lstat()
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        assert answer() == 42
+        assert answer(43) == 43
+    (sentence,) = [str(warning.message) for warning in told if issubclass(warning.category, PhasegradWarning)]
+    assert "its folder is not safe: " in sentence
     assert list(folder.iterdir()) == [binary]
+    assert binary.lstat().st_mtime_ns == before.st_mtime_ns  # not even used
 
 
 @needs_compiler
@@ -192,9 +202,7 @@ def test_a_users_own_link_and_a_folder_for_everybody_on_the_way_are_fine(
     (everybody / "mine").mkdir(mode=0o700)
     (tmp_path / "cache").symlink_to("nowhere/../everybody/mine")
     (tmp_path / "nowhere").mkdir()
-    places = loaded_from(monkeypatch)
     assert answer() == 42
-    assert places == [folder]
     assert len(list((everybody / "mine" / "phasegrad" / "native").iterdir())) == 1
 
 
@@ -228,69 +236,103 @@ def file_for_a_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def not_writable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a folder that may not be written to; root may write to any."""
-    make = Path.mkdir
+    make = os.mkdir
 
-    def refuse(self: Path, *arguments: Any, **options: Any) -> None:
-        if self.is_relative_to(tmp_path):
-            raise PermissionError(13, "Permission denied", str(self))
-        make(self, *arguments, **options)
+    def refuse(path: Any, *arguments: Any, dir_fd: int | None = None) -> None:
+        if dir_fd is not None:
+            raise PermissionError(13, "Permission denied", str(path))
+        make(path, *arguments)
 
     monkeypatch.setenv("PHASEGRAD_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(Path, "mkdir", refuse)
+    monkeypatch.setattr(os, "mkdir", refuse)
 
 
 def full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a disk on which the compiler finds no room."""
     compile_ = build._compile
 
-    def refuse(compiler: str, source: str, binary: Path | None) -> None:
-        if binary is not None and binary.is_relative_to(tmp_path):
+    def refuse(compiler: str, source: str, parent: int | None) -> bytes:
+        if parent is not None:
             raise build.CompilerError("/usr/bin/ld: final link failed: No space left on device")
-        compile_(compiler, source, binary)
+        return compile_(compiler, source, parent)
 
     monkeypatch.setenv("PHASEGRAD_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(build, "_compile", refuse)
 
 
-def mounted_noexec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: Path | None = None) -> None:
+def full_after(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a disk that is full once the compiler has had its share."""
+
+    def refuse(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setenv("PHASEGRAD_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(os, "fsync", refuse)
+
+
+def not_executable(monkeypatch: pytest.MonkeyPatch, *places: Path) -> None:
     """As where the loader may not map what is to be executed."""
     opened = ctypes.CDLL
 
     def refuse(name: str) -> Any:
-        if any(Path(name).is_relative_to(place) for place in (tmp_path, more) if place):
+        if any(Path(name).is_relative_to(place) for place in places):
             raise OSError(f"{name}: failed to map segment from shared object")
         return opened(name)
 
-    monkeypatch.setenv("PHASEGRAD_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(ctypes, "CDLL", refuse)
+
+
+def memory_noexec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PHASEGRAD_CACHE", str(tmp_path / "cache"))
+    not_executable(monkeypatch, Path("/proc"))
+
+
+def no_memory_of_that_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a system that is not Linux."""
+    monkeypatch.setenv("PHASEGRAD_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delattr(os, "memfd_create", raising=False)
 
 
 @needs_compiler
 @pytest.mark.parametrize(
     "harm",
-    [no_home, missing_home, nameless_home, file_for_a_home, file_for_a_cache, not_writable, full, mounted_noexec],
+    [
+        no_home,
+        missing_home,
+        nameless_home,
+        file_for_a_home,
+        file_for_a_cache,
+        not_writable,
+        full,
+        full_after,
+        memory_noexec,
+        no_memory_of_that_kind,
+    ],
 )
 def test_without_a_folder_to_keep_them_programs_are_still_compiled(
-    harm: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    harm: Any, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("PHASEGRAD_CACHE", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
     harm(tmp_path, monkeypatch)
     places = loaded_from(monkeypatch)
     assert answer(7) == 7
-    assert places[-1] == cache.private_folder()
+    kept = harm in (full, memory_noexec, no_memory_of_that_kind)
+    assert (list(folder.iterdir()) != [] if folder.is_dir() else False) == kept
+    assert places[-1] == (loading.private_folder() if kept and harm is not full else MEMORY)
+    assert list(loading.private_folder().iterdir()) == []
 
 
 @needs_compiler
 def test_where_nothing_may_be_executed_the_caller_hears_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    mounted_noexec(tmp_path, monkeypatch, more=cache.private_folder())
-    with pytest.raises(OSError, match=r"no folder to load compiled code from: .* failed to map segment"):
+    not_executable(monkeypatch, Path("/"))
+    with pytest.raises(OSError, match=r"nowhere to load compiled code from: .* failed to map segment"):
         answer()
 
 
 def test_a_fork_leaves_the_private_folder_to_its_parent() -> None:
     program = (
-        "import os, sys; from phasegrad.compute.native.cache import private_folder; mine = private_folder(); child = os.fork()\n"
+        "import os, sys; from phasegrad.compute.native.loading import private_folder; mine = private_folder(); child = os.fork()\n"
         "if child == 0: sys.exit(private_folder() == mine)\n"
         "print(os.waitpid(child, 0)[1], mine.is_dir(), mine)"
     )

@@ -221,6 +221,9 @@ class Algorithm(Verbs, ABC):
     def storage_bytes(self) -> int:
         return self.experience.storage_bytes()
 
+    def working_bytes(self) -> int:
+        return self.experience.working_bytes()
+
     def observations_digest(self) -> str:
         return self.experience.observations_digest()
 

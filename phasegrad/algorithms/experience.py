@@ -248,6 +248,11 @@ class Experience:
         before = (self.config.frame_stack - 1) * observation_bytes(self.agent.observation_space)
         return self.kept * self.num_envs * (steps + before)
 
+    def working_bytes(self) -> int:
+        """Where several rollouts are kept, another policy at each of their states: PPG's pi_old."""
+        states = self.kept * self.num_envs * self.config.num_steps
+        return 4 * states * self.agent.distribution.parameter_size if self.kept > 1 else 0
+
     def _stored_things(self) -> tuple[Any, ...]:
         agent = self.agent
         memory = (agent.model.state_size, self.config.sequence_steps)

@@ -15,6 +15,7 @@ from phasegrad import envs
 from phasegrad.algorithms import ALGORITHMS
 from phasegrad.algorithms.base import Algorithm
 from phasegrad.algorithms.leash import PREFIX as LEASH
+from phasegrad.compute import circumstances
 from phasegrad.compute.devices import pick_device
 from phasegrad.config import Config, coerce_fields, documented_fields, make_config, short
 from phasegrad.envs.spaces import flatten
@@ -250,6 +251,8 @@ def _build(folder: Path, state: dict[str, Any], given: Given) -> Algorithm:
     agent.run.metrics_bytes = whole(extra, "metrics_bytes", file, 0)
     agent.run.seconds_before = measured(extra, "seconds", file)
     agent.run.seconds_evaluating = measured(extra, "seconds_evaluating", file)
+    agent.run.computed = circumstances.from_json(state.get("computed"))
+    agent.agent.kept_threads = circumstances.threads_to_keep(agent.run.computed)
     return agent
 
 
@@ -313,11 +316,12 @@ def _compare_versions(folder: Path, state: dict[str, Any]) -> None:
     saved, now = state.get("versions"), versions()
     if not isinstance(saved, dict):
         raise DamagedError(f"{folder / STATE} is damaged: it has no versions.")
-    for name in ("phasegrad", "torch", "envpool", "gymnasium"):
-        if name in saved and name in now and saved[name] != now[name]:
-            warnings.warn(
-                f"{folder} was written with {name} {str(saved[name])[:40]} and is read with {now[name]}: "
-                "training can go on, but perhaps not to the same bits.",
-                PhasegradWarning,
-                stacklevel=6,
-            )
+    other = [name for name in now if name != "python" and name in saved and saved[name] != now[name]]
+    if other:
+        before, after = (", ".join(f"{name} {str(of[name])[:40]}" for name in other) for of in (saved, now))
+        warnings.warn(
+            f"{folder} was written with {before} and is read with {after}: training can go on, but perhaps not to the "
+            "same bits.",
+            PhasegradWarning,
+            stacklevel=6,
+        )

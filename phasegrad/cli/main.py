@@ -22,6 +22,7 @@ from phasegrad.cli.starting import announce
 from phasegrad.cli.streams import is_output_lost, lost_output, open_missing_streams, settled
 from phasegrad.errors import PhasegradError, PhasegradWarning
 from phasegrad.machine.failures import sentence as sentence_of
+from phasegrad.machine.memory import is_lack_of_memory
 from phasegrad.machine.processors import let_waiting_threads_sleep
 from phasegrad.machine.stops import NOTHING_TO_SAVE, Stopped, stop_behind, stops_raise
 from phasegrad.machine.terminals import plain_streams, without_colours
@@ -112,6 +113,9 @@ def _run(arguments: Sequence[str] | None) -> int:
             raise
         if is_interrupt(error):
             return _stopped(error)
+        if is_lack_of_memory(error):
+            say("there was not enough memory: give smaller sizes (networks, num_envs, num_steps, fewer runs at once).")
+            return PhasegradError.exit_code
         refused = refusal_behind(error)
         if refused is None:
             raise

@@ -27,6 +27,9 @@ def pick_device(name: str, ranks: Ranks = ALONE) -> torch.device:
     return torch.device(name)
 
 
-def pick_threads(wanted: int, large_network: bool) -> int:
-    """Torch threads: one beats several for small networks on a CPU, convolutions take all cores of this process."""
-    return wanted or (own_processors() if large_network else 1)
+def pick_threads(wanted: int, large_network: bool, kept: int = 0) -> int:
+    """Torch threads: one beats several for small networks on a CPU, convolutions take all cores of this process.
+
+    `kept`: how many a run has had so far, which its last bits depend on.
+    """
+    return wanted or kept or (own_processors() if large_network else 1)

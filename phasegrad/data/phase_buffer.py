@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from phasegrad.data.minibatches import Minibatch, gather, sequence_positions, shuffled_sequences
+from phasegrad.data.restored import DamagedPieceError, require_sound
 from phasegrad.data.storage import Rollout, Storage, fill
 from phasegrad.errors import DamagedError
 from phasegrad.models import ActorCritic
@@ -236,9 +237,14 @@ class PhaseBuffer:
         self.next_slot, self.since_phase = state["next_slot"], state["since_phase"] if self.interval > 1 else 0
         for slot, steps in enumerate(self.filled):
             if steps:
-                saved = pieces[self.numbers[slot]]
-                for name, target in buffered_tensors(self.storage.rollouts[slot].first(steps)).items():
-                    fill(target, saved.get(name), name)
+                number = self.numbers[slot]
+                targets = buffered_tensors(self.storage.rollouts[slot].first(steps))
+                for name, target in targets.items():
+                    try:
+                        fill(target, pieces[number].get(name), name)
+                    except DamagedError as error:
+                        raise DamagedPieceError(number, str(error).removesuffix(".")) from None
+                require_sound(number, targets, None, self.storage.whole.stacking)
 
     # Minibatches
 

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from phasegrad.data.collecting import Collector
 from phasegrad.data.minibatches import Minibatch, stacks
+from phasegrad.data.restored import FINAL, NEXT, OBSERVATIONS, DamagedPieceError, require_sound
 from phasegrad.data.storage import Rollout, stored_dtype
 from phasegrad.distributions import Distribution
 from phasegrad.errors import DamagedError
@@ -25,7 +26,6 @@ from phasegrad.models.stacking import Stacking
 from phasegrad.tree import named_leaves, tree_map
 
 HEADER_BYTES = 1 << 13  # names, shapes and places of the tensors of one rollout, with bytes to spare
-OBSERVATIONS, NEXT, FINAL = "observations", "next_observations", "final_observations"
 
 
 @dataclass
@@ -121,7 +121,7 @@ class ReplayMemory:
         has_mask: bool,
         stacking: Stacking | None = None,
     ) -> None:
-        self.stacking = stacking
+        self.stacking, self.distribution, self.observation_space = stacking, distribution, observation_space
         self.slots, self.num_steps, self.num_envs = slots, num_steps, num_envs
         self.added = 0  # rollouts so far; the next one gets this number
         spaces, seen_spaces = _entries(observation_space), _entries(stacking.space if stacking else observation_space)
@@ -212,13 +212,10 @@ class ReplayMemory:
         wanted |= {_joined(FINAL, n): (len(cut), *self._shapes[_joined(NEXT, n)][0]) for n in self._names}
         for name, shape in wanted.items():
             if tuple(tensors[name].shape) != shape:
-                found = tuple(tensors[name].shape)
-                raise DamagedError(f"Rollout {number} does not fit the replay memory: {name} is {found}, not {shape}.")
+                raise DamagedPieceError(number, f"{name} is {tuple(tensors[name].shape)}, not {shape}")
         positions = tensors["final_positions"].tolist()
-        if set(positions) != {t * self.num_envs + n for n, t in cut.tolist()}:
-            raise DamagedError(
-                f"Rollout {number} does not fit the replay memory: its final observations are elsewhere."
-            )
+        if set(positions) != {t * self.num_envs + n for n, t in cut.tolist()} or len(positions) != len(cut):
+            raise DamagedPieceError(number, "its final observations are elsewhere")
         slot = number % self.slots
         for name, kept in self.tensors().items():
             kept[slot] = tensors[name]
@@ -243,7 +240,19 @@ class ReplayMemory:
             self.added = 0
             raise DamagedError(f"The saved replay memory is damaged: rollout {missing[:1] or added} is not in it.")
         for number in self.numbers():
+            self._require_sound(number, pieces[number])
             self.load_rollout(number, pieces[number])
+
+    def _require_sound(self, number: int, tensors: Mapping[str, Tensor]) -> None:
+        """Refuse what a file gives for a rollout and no environment can have given."""
+        wanted = {name: dtype for name, (_, dtype) in self._shapes.items()} | {"final_positions": torch.int64}
+        wanted |= {_joined(FINAL, name): self._shapes[_joined(NEXT, name)][1] for name in self._names}
+        for name, dtype in wanted.items():
+            found = tensors.get(name)
+            if found is None or found.dtype != dtype:
+                raise DamagedPieceError(number, f"{name} is {'missing' if found is None else found.dtype}, not {dtype}")
+        held = {name: tensors[name] for name in wanted}
+        require_sound(number, held, self.observation_space, self.stacking, self.distribution)
 
     @property
     def most_bytes(self) -> int:

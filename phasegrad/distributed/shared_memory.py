@@ -17,6 +17,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from phasegrad.machine.regular_files import open_regular
+
 FOLDER = Path("/dev/shm")
 LINE = 64  # bytes of a cache line: each process's counter has its own
 SPINS = 2_000  # looks at a counter, some 100 us, before the processor is offered to others
@@ -59,7 +61,9 @@ class SharedMemory:
     """
 
     def __init__(self, path: str, rank: int, size: int, capacity: int, processes: list[int]) -> None:
-        with open(path, "r+b") as file:
+        with open(open_regular(path, os.O_RDWR, links=False), "r+b") as file:
+            if os.fstat(file.fileno()).st_uid != os.geteuid():  # in a folder for everybody
+                raise OSError(f"{path} belongs to another user")
             self.map = mmap.mmap(file.fileno(), _bytes(size, capacity))
         self.rank, self.capacity, self.round = rank, capacity, 0
         self.counters = memoryview(self.map)[: size * LINE].cast("q")

@@ -96,6 +96,29 @@ class ActionAdapter:
         }
         return self._nest(columns)
 
+    def require(self, actions: Any, num_envs: int) -> None:
+        """Refuse what is no batch of actions of the space an agent sees: what is not Python would take it for one."""
+        found = np.asarray(actions)
+        if found.dtype.kind not in "biuf":
+            raise EnvError(f"The actions are {found.dtype}, but the action space {self.space} takes numbers.")
+        if found.shape != (num_envs, *self._shape):
+            return  # `to_environment` says so
+        flat = found.reshape(num_envs, -1)
+        start = 0
+        for part in self.parts:
+            columns = flat[:, start : start + part.width]
+            start += part.width
+            wrong = ~np.isfinite(columns)
+            if not isinstance(part.space, spaces.Box):
+                sizes = np.reshape(part.sizes, -1) if part.sizes else 2
+                wrong |= (columns < 0) | (columns >= sizes) | (columns != np.trunc(columns))
+            if wrong.any():
+                env = int(wrong.any(1).argmax())
+                of = f" for its part {part.name!r}" if part.name else ""
+                raise EnvError(
+                    f"Environment {env} was given the action {columns[env].tolist()}{of}, which {part.space} does not have."
+                )
+
     def rows(self, batch: Any, count: int) -> list[Any]:
         """A batch as `to_environment` gives it as single actions, choices among them as plain integers."""
         columns = {part.path: _listed(part, follow(batch, part.path)) for part in self.parts}

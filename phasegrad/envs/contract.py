@@ -53,6 +53,9 @@ class VectorEnv(ABC):
     has_action_mask: bool = False
     backend: str  # "envpool" or "gymnasium"
     family: str = "other"  # of environments that are about as fast
+    checks_actions: bool = (
+        True  # before they reach code that would read beyond its memory; costs a tenth of a quick step
+    )
 
     @abstractmethod
     def reset(self) -> tuple[Observation, np.ndarray | None]:

@@ -105,6 +105,8 @@ class EnvpoolVectorEnv(VectorEnv):
     def step(self, actions: np.ndarray) -> Step:
         if self._fresh:
             raise EnvError("The environments must be reset before the first step.")
+        if self.checks_actions:
+            self._actions.require(actions, self.num_envs)
         actions = self._actions.to_environment(actions, self.num_envs)
         state = self._exchange(self._ids, actions)
         reward = state[self._at_reward].astype(np.float64)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from phasegrad.data.restored import DamagedPieceError
 from phasegrad.errors import DamagedError
 from phasegrad.runs.contract import Trainer
 from phasegrad.runs.pieces import Pieces, PieceStore
@@ -74,6 +75,11 @@ def take_up_carried(trainer: Trainer, store_in_use: PieceStore | None = None) ->
             trainer.carries.restore(listed["state"], pieces)
         elif pieces:
             raise DamagedError(f"The checkpoint carries data that {trainer.name} has no use for.")
+    except DamagedPieceError as error:
+        file = next((entry["file"] for entry in listed["files"] if error.number in entry["numbers"]), "")
+        raise DamagedError(f"{store.path / file} is damaged: of rollout {error.number}, {error.what}.") from None
+    except DamagedError as error:
+        raise DamagedError(f"What {store.path} holds does not fit this agent: {error}") from None
     except (KeyError, TypeError, ValueError, IndexError, OverflowError, RuntimeError) as error:
         raise DamagedError(f"What {store.path} holds does not fit this agent ({type(error).__name__}).") from None
     trainer.run.carried_from = None

@@ -113,6 +113,7 @@ def state_of(trainer: Trainer) -> dict[str, Any]:
         "original_action_space": space_to_json(agent.spaces.original_action),
         "has_action_mask": agent.spaces.has_mask,
         "versions": versions(),
+        **({"computed": trainer.run.computed} if trainer.run.computed else {}),
     }
 
 
@@ -273,7 +274,8 @@ def fill_legs(trainer: Trainer, tensors: Mapping[str, Tensor], leg: Mapping[str,
         or len(actions) > now
     ):
         raise damaged
-    if not can_be_taken(actions, agent.action_space):  # environments in C++ trust what they are given
+    kinds = {distribution.action_dtype, stored_dtype(agent.action_space, distribution.action_dtype)}
+    if actions.dtype not in kinds or not can_be_taken(actions, agent.action_space):  # C++ trusts what it is given
         raise DamagedError(f"{file} is damaged: it holds actions that {agent.action_space} does not have.")
     if running is not None and (running.shape != (config.num_envs,) or running.dtype != torch.float64):
         raise damaged

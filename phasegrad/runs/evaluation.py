@@ -165,7 +165,7 @@ def step_limit(env: envs.VectorEnv, max_steps: int | None, longest: int | None =
 def own_threads(agent: Agent) -> Iterator[None]:
     """As many threads of torch as training takes: small networks lose by a second one, most of all on a busy machine."""
     before = torch.get_num_threads()
-    torch.set_num_threads(pick_threads(agent.config.torch_threads, agent.is_large))
+    torch.set_num_threads(pick_threads(agent.config.torch_threads, agent.is_large, agent.kept_threads))
     try:
         yield
     finally:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from phasegrad.compute.circumstances import circumstances, differences
 from phasegrad.compute.devices import pick_threads
 from phasegrad.config import coerce
 from phasegrad.distributed import joining
@@ -26,7 +27,6 @@ from phasegrad.errors import (
     RunError,
 )
 from phasegrad.machine.descriptors import hold_standard
-from phasegrad.machine.memory import require_room
 from phasegrad.runs.carried import take_up_carried
 from phasegrad.runs.changing import ChangesFile, change_from_json
 from phasegrad.runs.console import make_display
@@ -38,6 +38,7 @@ from phasegrad.runs.gaps import counted, sentence
 from phasegrad.runs.hooks import Hooks, evaluation_of, evaluations_of
 from phasegrad.runs.loggers import Loggers
 from phasegrad.runs.metrics import TENSORBOARD, MetricsFile, TensorBoard, plain_json, read_metrics
+from phasegrad.runs.needs import memory_explained, require_memory
 from phasegrad.runs.rescuing import Rescue
 from phasegrad.runs.stopping import Stopped, StopRequests
 from phasegrad.runs.tracking import require_packages, starter, trackers_in
@@ -58,20 +59,54 @@ def train(
     """Run iterations until `total_steps`; returns what result.json holds."""
     hooks, written = Hooks(callback, trainer), Loggers(loggers, trainer.ranks.is_first)
     total = plan_total(trainer, total_steps)
-    require_room(trainer.storage_bytes() * trainer.ranks.local_size, trainer.smaller_storage)
+    require_memory(trainer)
     trainer.config.follow(trainer.run.progress.step / total)
     computation = trainer.computation
     computation.settle()
     computation.choose(begun=trainer.run.progress.iteration > 0)
     threads_before = torch.get_num_threads()
-    torch.set_num_threads(pick_threads(trainer.config.torch_threads, computation.large))
+    torch.set_num_threads(_threads(trainer))
     with contextlib.ExitStack() as cleanup:
         cleanup.callback(torch.set_num_threads, threads_before)
         with trainer.clock.section("compile"):
             cleanup.enter_context(computation.compiled_encoders())
-        session = Session(trainer, total, progress, cleanup, hooks, written)
+        with memory_explained(trainer, lambda: "What is on disk is as it was."):  # what a checkpoint carries is read
+            session = Session(trainer, total, progress, cleanup, hooks, written)
         session.evaluations.seen = trainer.ranks.any(bool(hooks) or written.is_asked or session.is_seen)
-        return session.run()
+        with memory_explained(trainer, session.rescue.where):
+            return session.run()
+
+
+def _threads(trainer: Trainer) -> int:
+    """How many threads torch gets: as the run has had so far, where it can; says what else its bits may now differ by."""
+    config, computation, run = trainer.config, trainer.computation, trainer.run
+    kept = trainer.agent.kept_threads
+    threads = pick_threads(config.torch_threads, computation.large, kept)
+    now = circumstances(threads, computation.device, config.compile == "on")
+    told = differences(run.computed, now) if run.progress.step else ""
+    if told and trainer.ranks.is_first:
+        keep = ""
+        if run.computed.get("torch_threads", threads) != threads:
+            keep = f"; torch_threads {run.computed['torch_threads']} would keep that part of them"
+        warnings.warn(
+            f"The run goes on with {told}, so it may not end with the bits it would have had{keep}.",
+            PhasegradWarning,
+            stacklevel=5,
+        )
+    elif (
+        trainer.ranks.is_first
+        and kept
+        and run.progress.step
+        and kept != (alone := pick_threads(config.torch_threads, computation.large))
+    ):
+        warnings.warn(
+            f"torch keeps the {kept} thread{'s'[: kept > 1]} that the run was begun with, so that its bits stay the same: "
+            f"torch_threads {alone} would use this machine.",
+            PhasegradWarning,
+            stacklevel=5,
+        )
+    run.computed = now
+    return threads
 
 
 def record_result(trainer: Trainer) -> dict[str, Any]:

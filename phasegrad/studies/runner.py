@@ -216,7 +216,8 @@ def _end(process: subprocess.Popen[bytes], stop: Stop) -> None:
 def _reason(log: Path, code: int) -> str:
     """The last thing a failed run said."""
     if code < 0:
-        return f"it was ended by {signal.Signals(-code).name}"
+        why = ", by the system for lack of memory unless somebody did" if -code == signal.SIGKILL else ""
+        return f"it was ended by {signal.Signals(-code).name} (signal {-code}{why}); running the study again resumes it"
     try:
         with open(open_own(log), "rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - MOST_REASON))

@@ -5,6 +5,7 @@
     pointwise.py  of these, the ones on each element by itself, and the types of numbers they are right for
     build.py      the system's compiler
     cache.py      the folder of what it built
+    loading.py    bytes of a binary as a loaded library
     program.py    compiled programs: acting, and whole epochs of minibatches
     convolutions.py   the convolutions of an image encoder, an image at a time; convolution_source.py writes them
 

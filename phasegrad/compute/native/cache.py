@@ -1,31 +1,34 @@
 """The folder of compiled binaries: nobody else may have written to it, files are whole, and it does not grow for ever.
 
-Loading a binary runs it, so every doubt is a reason to build again. Knows nothing of compilers.
+Loading a binary runs it, so every doubt is a reason to build again. The folder is held by descriptor, and a binary leaves
+it as bytes that were checked: no path is looked at twice. Knows nothing of compilers.
 """
 
 from __future__ import annotations
 
-import atexit
 import contextlib
-import functools
 import hashlib
 import os
 import re
+import secrets
 import shutil
 import stat
-import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+from phasegrad.machine.own_folders import open_own
+from phasegrad.machine.regular_files import read_all
 
 MOST_BYTES = 256 << 20
 MOST_FILES = 512
 LITTLE_SPACE = 1 << 20  # bytes of a disk on which nothing more can be kept
 NAME = re.compile(r"[0-9a-f]{32}(-[0-9a-f]{64})?\.so")  # key and checksum; binaries of older versions had the key alone
-BUILDING = "phasegrad-"  # the folder of a build that goes on, or that was killed
+BUILDING = "phasegrad-"  # what a build is at, or one that was killed
 KILLED_AFTER = 3600  # seconds
-MOST_LINKS = 40  # followed on the way to the folder, as many as Linux follows
+_READ = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 
 
 def cache_folder() -> Path:
@@ -46,111 +49,15 @@ def cache_folder() -> Path:
     return root / "phasegrad" / "native"
 
 
-def usable_folder() -> Path:
+@contextlib.contextmanager
+def opened(make: bool = True) -> Iterator[Cache]:
     """The cache folder, made where it is missing; OSError says why it cannot be used."""
-    folder = cache_folder()
-    require_own(folder)
-    for place in (*reversed(folder.parents), folder):
-        with contextlib.suppress(FileExistsError):
-            place.mkdir(mode=0o700)
-    require_own(folder)
-    if os.statvfs(folder).f_flag & getattr(os, "ST_NOEXEC", 0):
-        raise OSError(f"nothing may be executed in {folder}: its file system is mounted noexec")
-    return folder
-
-
-def require_own(folder: Path) -> None:
-    """Refuse a folder that others could put files in, or exchange by way of a folder or link above it.
-
-    What is missing yet is fine. A folder for everybody, such as /tmp, is fine on the way where it keeps people from
-    touching each other's files.
-    """
-    at, waiting, links = Path("/"), list(reversed(folder.absolute().parts[1:])), 0
-    while True:
-        try:
-            status = at.lstat()
-        except FileNotFoundError:
-            return
-        if status.st_uid not in (os.getuid(), 0):
-            raise OSError(f"{at} belongs to another user")
-        if stat.S_ISLNK(status.st_mode):
-            links += 1
-            if links > MOST_LINKS:
-                raise OSError(f"{folder} is a ring of links")
-            target = at.readlink()
-            waiting += reversed(target.parts[1:] if target.is_absolute() else target.parts)
-            at = Path("/") if target.is_absolute() else at.parent
-            continue
-        if not stat.S_ISDIR(status.st_mode):
-            raise OSError(f"{at} is no folder")
-        if status.st_mode & 0o022 and (not status.st_mode & stat.S_ISVTX or not waiting):
-            raise OSError(f"others may write to {at}: chmod go-w {at}")
-        if not waiting:
-            if status.st_uid != os.getuid():
-                raise OSError(f"{at} belongs to another user")
-            return
-        name = waiting.pop()
-        at = at.parent if name == ".." else at / name
-
-
-@functools.cache
-def _private_folder(process: int) -> Path:
-    """A folder for this process alone; a fork gets its own, and removes only that."""
-    folder = Path(tempfile.mkdtemp(prefix="phasegrad-"))
-
-    def remove() -> None:
-        if os.getpid() == process:
-            shutil.rmtree(folder, ignore_errors=True)
-
-    atexit.register(remove)
-    return folder
-
-
-def private_folder() -> Path:
-    """Where binaries go that cannot be kept, until this process ends."""
-    folder = _private_folder(os.getpid())
-    require_own(folder)
-    return folder
-
-
-def find(folder: Path, key: str) -> Path | None:
-    """The binary kept under `key`, if there is one that only this user can have written and that is whole."""
-    for path in folder.glob(f"{key}-*.so"):
-        if NAME.fullmatch(path.name) and _is_whole(path):
-            return path
-    return None
-
-
-def _is_whole(path: Path) -> bool:
-    try:  # without waiting, should it be a pipe
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return False
-    with open(descriptor, "rb") as file:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.getuid():
-            return False
-        if status.st_mode & 0o022 or status.st_nlink != 1:
-            return False
-        if hashlib.file_digest(file, "sha256").hexdigest() != path.stem.partition("-")[2]:
-            return False
-        with contextlib.suppress(OSError):
-            os.utime(descriptor)  # used now: the last to go
-        return True
-
-
-def keep(folder: Path, key: str, build: Callable[[Path], None]) -> Path:
-    """Have `build` write a binary to the path it is given, and put it in its place whole or not at all."""
-    with tempfile.TemporaryDirectory(prefix=BUILDING, dir=folder) as place:
-        built = Path(place) / "program.so"
-        build(built)
-        built.chmod(0o700)
-        with open(built, "rb") as file:
-            path = folder / f"{key}-{hashlib.file_digest(file, 'sha256').hexdigest()}.so"
-            os.fsync(file.fileno())
-        built.replace(path)
-    _trim(folder, path)
-    return path
+    path = cache_folder()
+    descriptor = open_own(path, make)
+    try:
+        yield Cache(path, descriptor)
+    finally:
+        os.close(descriptor)
 
 
 @dataclass
@@ -166,60 +73,126 @@ class Contents:
         return f"{files}, {self.bytes / 2**20:.1f} MB of at most {MOST_BYTES >> 20}, in {self.folder}"
 
 
+class Cache:
+    """The folder while it is open; `path` is for messages alone."""
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self.path, self.descriptor = path, descriptor
+
+    def find(self, key: str) -> bytes | None:
+        """The binary kept under `key`, if there is one that only this user can have written and that is whole."""
+        for name in sorted(os.listdir(self.descriptor)):
+            if name.startswith(f"{key}-") and NAME.fullmatch(name):
+                with contextlib.suppress(OSError):
+                    content = self._checked(name)
+                    if content is not None:
+                        return content
+        return None
+
+    def _checked(self, name: str) -> bytes | None:
+        with open(os.open(name, _READ, dir_fd=self.descriptor), "rb") as file:  # without waiting, should it be a pipe
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
+                return None
+            if status.st_mode & 0o022 or status.st_nlink != 1:
+                return None
+            content = read_all(file, MOST_BYTES)
+            if hashlib.sha256(content).hexdigest() != name.removesuffix(".so").partition("-")[2]:
+                return None
+            with contextlib.suppress(OSError):
+                os.utime(file.fileno())  # used now: the last to go
+            return content
+
+    def keep(self, key: str, content: bytes) -> str:
+        """Write a binary whole or not at all, in place of what was kept under its key; its name."""
+        name = f"{key}-{hashlib.sha256(content).hexdigest()}.so"
+        unfinished = f"{BUILDING}{secrets.token_hex(8)}"
+        try:
+            with open(os.open(unfinished, _NEW, 0o700, dir_fd=self.descriptor), "wb") as file:
+                os.fchmod(file.fileno(), 0o700)
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.rename(unfinished, name, src_dir_fd=self.descriptor, dst_dir_fd=self.descriptor)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(unfinished, dir_fd=self.descriptor)
+            raise
+        with contextlib.suppress(OSError):  # some file systems have no fsync of folders
+            os.fsync(self.descriptor)
+        self._trim(name)
+        return name
+
+    def contents(self) -> Contents:
+        """What is kept; OSError says why nothing can be added."""
+        disk = os.statvfs(self.descriptor)
+        if not os.access(".", os.W_OK, dir_fd=self.descriptor):
+            raise OSError(f"{self.path} cannot be written to")
+        if disk.f_bavail * disk.f_frsize < LITTLE_SPACE:
+            raise OSError(f"the disk of {self.path} is full")
+        return self._counted(self._kept())
+
+    def clear(self) -> Contents:
+        """Remove what was written here, and say what it was; processes that have loaded it are not disturbed."""
+        kept = self._kept()
+        for _, _, name in kept:
+            self._remove(name)
+        self._remove_killed()
+        return self._counted(kept)
+
+    def _counted(self, kept: list[tuple[float, int, str]]) -> Contents:
+        return Contents(self.path, len(kept), sum(size for _, size, _ in kept))
+
+    def _kept(self) -> list[tuple[float, int, str]]:
+        """(last use, bytes, name) of every binary, those longest not used first."""
+        found = []
+        for name in os.listdir(self.descriptor):
+            if NAME.fullmatch(name):
+                with contextlib.suppress(FileNotFoundError):  # another process has removed it
+                    status = os.stat(name, dir_fd=self.descriptor, follow_symlinks=False)
+                    if not stat.S_ISDIR(status.st_mode):
+                        found.append((status.st_mtime, status.st_size, name))
+        return sorted(found)
+
+    def _trim(self, newest: str) -> None:
+        """Remove what has the newest's key, and where there is too much what was longest not used; others may too."""
+        kept = self._kept()
+        files, total = len(kept), sum(size for _, size, _ in kept)
+        for _, size, name in kept:
+            replaced = name.startswith(f"{newest.partition('-')[0]}-")
+            if name != newest and (replaced or files > MOST_FILES or total > MOST_BYTES):
+                self._remove(name)
+                files, total = files - 1, total - size
+        self._remove_killed()
+
+    def _remove_killed(self) -> None:
+        """Remove what builds have left that were killed."""
+        for name in os.listdir(self.descriptor):
+            if name.startswith(BUILDING):
+                with contextlib.suppress(FileNotFoundError):
+                    status = os.stat(name, dir_fd=self.descriptor, follow_symlinks=False)
+                    if status.st_mtime >= time.time() - KILLED_AFTER:
+                        continue
+                    if stat.S_ISDIR(status.st_mode):
+                        shutil.rmtree(name, ignore_errors=True, dir_fd=self.descriptor)
+                    else:
+                        self._remove(name)
+
+    def _remove(self, name: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=self.descriptor)
+
+
 def contents() -> Contents:
     """What is kept; OSError says why nothing can be added."""
-    folder = usable_folder()
-    disk = os.statvfs(folder)
-    if not os.access(folder, os.W_OK):
-        raise OSError(f"{folder} cannot be written to")
-    if disk.f_bavail * disk.f_frsize < LITTLE_SPACE:
-        raise OSError(f"the disk of {folder} is full")
-    return _counted(folder, _kept(folder))
+    with opened() as cache:
+        return cache.contents()
 
 
 def clear() -> Contents:
-    """Remove what was written here, and say what it was; processes that have loaded it are not disturbed."""
-    folder = cache_folder()
-    require_own(folder)
-    kept = _kept(folder) if folder.is_dir() else []
-    for _, _, path in kept:
-        path.unlink(missing_ok=True)
-    _remove_killed(folder)
-    return _counted(folder, kept)
-
-
-def _counted(folder: Path, kept: list[tuple[float, int, Path]]) -> Contents:
-    return Contents(folder, len(kept), sum(size for _, size, _ in kept))
-
-
-def _kept(folder: Path) -> list[tuple[float, int, Path]]:
-    """(last use, bytes, path) of every binary, those longest not used first."""
-    found = []
-    for path in folder.iterdir():
-        if NAME.fullmatch(path.name):
-            with contextlib.suppress(FileNotFoundError):  # another process has removed it
-                status = path.lstat()
-                if not stat.S_ISDIR(status.st_mode):
-                    found.append((status.st_mtime, status.st_size, path))
-    return sorted(found)
-
-
-def _trim(folder: Path, newest: Path) -> None:
-    """Remove what was longest not used where there is too much; another process may do the same."""
-    kept = _kept(folder)
-    files, total = len(kept), sum(size for _, size, _ in kept)
-    for _, size, path in kept:
-        if files <= MOST_FILES and total <= MOST_BYTES:
-            break
-        if path != newest:
-            path.unlink(missing_ok=True)
-            files, total = files - 1, total - size
-    _remove_killed(folder)
-
-
-def _remove_killed(folder: Path) -> None:
-    """Remove what builds have left that were killed."""
-    for path in folder.glob(f"{BUILDING}*"):
-        with contextlib.suppress(FileNotFoundError):
-            if path.lstat().st_mtime < time.time() - KILLED_AFTER:
-                shutil.rmtree(path, ignore_errors=True)
+    """Remove what was written here, and say what it was."""
+    try:
+        with opened(make=False) as cache:
+            return cache.clear()
+    except FileNotFoundError:
+        return Contents(cache_folder(), 0, 0)

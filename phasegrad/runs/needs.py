@@ -1,0 +1,50 @@
+"""What a run will take of memory, said before it begins, and the sentence for one that did not get it.
+
+Counted is what is known beforehand and large: stored rollouts, gradients, environments. What is allocated already, such as
+parameters, is not; it is no longer free.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+
+from phasegrad.errors import RunError
+from phasegrad.machine.memory import gigabytes, is_lack_of_memory, require_room
+from phasegrad.runs.contract import Trainer
+
+BYTES_OF_A_GAME = (
+    1 << 20
+)  # of an environment that shows images, as 32 of Breakout and of CoinRun had it; others have less
+BYTES_A_WORKER = 10 << 20  # of an environment's own process, at the least
+
+
+def require_memory(trainer: Trainer) -> None:
+    """Refuse a run that does not fit into what is free on this machine."""
+    config, share = trainer.config, trainer.ranks.local_size
+    environments = trainer.ranks.share(config.num_envs)
+    each = BYTES_A_WORKER if config.vectorization == "async" else BYTES_OF_A_GAME if trainer.agent.is_large else 0
+    weights = sum(tensor.nbytes for name, tensor in trainer.tensors().items() if name.startswith("model."))
+    needed = {
+        "stored rollouts": trainer.storage_bytes() + trainer.working_bytes(),
+        "gradients": weights,
+        "environments": environments * each,
+    }
+    require_room({name: count * share for name, count in needed.items()}, trainer.smaller_storage)
+
+
+@contextlib.contextmanager
+def memory_explained(trainer: Trainer, where: Callable[[], str]) -> Iterator[None]:
+    """One sentence where memory runs out all the same; `where` says what is left of the run."""
+    try:
+        yield
+        return
+    except (MemoryError, RuntimeError, OSError) as error:
+        if not is_lack_of_memory(error):
+            raise
+        rollouts = gigabytes(trainer.storage_bytes())
+        message = (
+            f"There was not enough memory at step {trainer.run.progress.step}: {trainer.smaller_storage} (stored rollouts "
+            f"take {rollouts}), or end what else needs memory. {where()}"
+        )
+    raise RunError(message)  # out here: the traceback of the other holds on to what it could not use
