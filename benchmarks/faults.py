@@ -97,7 +97,7 @@ def main() -> int:
     try:
         folder.chmod(0o755)
         cache = Path(tempfile.mkdtemp(prefix="faults-cache-"))  # of compiled code, which may not run in memory
-        made = templates.build(folder / "templates", cache)
+        made = templates.build(folder / "templates", cache, {case.area for case in cases})
         print(f"{len(cases)} cases; everything is set after {time.monotonic() - begun:.0f} s", flush=True)
         journal = options.journal or folder / "journal.jsonl"
         entries = campaign.run_cases(cases, folder, made, options.seed, options.jobs, journal)

@@ -56,12 +56,12 @@ def own_cache(scene: Scene) -> Path:
 def require_same(scene: Scene, codes: tuple[int, ...] = (0,), **how: object) -> None:
     """The run ends well, with the bits of one whose cache was whole."""
     scene.run(*train("ppo", "run", SETTINGS, 128), codes=codes, seconds=120, **how)
+    require(not (scene.folder / "ran").exists(), "a stranger's code ran")
     bits = [
         (newest(run) / "state.safetensors").read_bytes()
         for run in (scene.work / "run", scene.templates.folder / "fast")
     ]
     require(bits[0] == bits[1], "it computed something else")
-    require(not (scene.folder / "ran").exists(), "a stranger's code ran")
 
 
 def evil(scene: Scene) -> Path:
@@ -104,7 +104,7 @@ def _strangers(scene: Scene, path: Path) -> None:
 
 
 def _hard_link(scene: Scene, path: Path) -> None:
-    os.link(path, path.with_name("another-name"))
+    os.link(path, path.with_name(f"another-{path.name}"))
 
 
 def _pipe(scene: Scene, path: Path) -> None:

@@ -63,7 +63,8 @@ def require_true_to(scene: Scene, outcome: Outcome, act: str, place: str, way: s
         if place != "close":
             require(outcome.code in (1, 2), f"exit code {outcome.code}")
         require(outcome.told, "nothing was said")
-        require(place == "close" or NAMED.search(outcome.said), f"the environment is not named: {outcome.said[-150:]}")
+        named = NAMED.search(outcome.said) or (place == "constructor" and f"{act}-{place}" in outcome.said)
+        require(place == "close" or named, f"the environment is not named: {outcome.said[-150:]}")
     if begun:
         require((run / "metrics.jsonl").is_file(), "no metrics were written")
         strictly_increasing(run / "metrics.jsonl")

@@ -55,6 +55,7 @@ def _be_the_child(
         os.chdir(cwd)
         os.environ.clear()
         os.environ.update(environment)
+        sys.path[:0] = environment.get("PYTHONPATH", "").split(os.pathsep)
         for number, path in enumerate(files, 1):
             handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
             os.dup2(handle, number)

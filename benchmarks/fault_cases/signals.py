@@ -33,9 +33,9 @@ def cases(seed: int) -> list[Case]:
         act = partial(one, count=count, name=name, way=way, algorithm=algorithm)
         found.append(Case(AREA, f"{count} x SIG{name}, {algorithm} {way}", act))
     for name in ("INT", "TERM"):
-        for delay in (0.3, 1.0, 2.5):
+        for delay in (0.0, 0.5, 1.5):
             act = partial(early, name=name, delay=delay)
-            found.append(Case(AREA, f"SIG{name} {delay} s after the start of the process", act, quick=False))
+            found.append(Case(AREA, f"SIG{name} {delay} s after the first line of a process", act, quick=False))
         for verb in ("eval", "video", "watch", "report"):
             found.append(Case(AREA, f"SIG{name} while {verb} works", partial(other_verb, name=name, verb=verb)))
         found.append(Case(AREA, f"2 x SIG{name} to a study", partial(study, name=name), quick=False))
@@ -90,7 +90,9 @@ def one(scene: Scene, count: int, name: str, way: str, algorithm: str) -> None:
 def early(scene: Scene, name: str, delay: float) -> None:
     """While torch and the environments are imported."""
     number, codes = SIGNALS[name]
-    running = scene.start(*train("envpool", "ppo", 5_000_000), real=True)
+    words = [word for word in train("envpool", "ppo", 5_000_000) if word != "--quiet"]
+    running = scene.start(*words, real=True)
+    running.wait_for(lambda: running.out.stat().st_size > 0)
     time.sleep(delay)
     send(running, number)
     # SIGTERM before anybody has asked for it ends a process as it always does
@@ -104,7 +106,9 @@ def other_verb(scene: Scene, name: str, verb: str) -> None:
         "eval": "eval run --episodes 2000", "video": "video run --episodes 40 --out film.mp4", "watch": "watch run --once",
         "report": "report run --out page.html",
     }[verb]  # fmt: skip
-    running = scene.start(*words.split())
+    begun = scene.folder / "begun"
+    running = scene.start(*words.split(), prepare=begun.touch)
+    running.wait_for(begun.exists)
     time.sleep(scene.chance.uniform(0.05, 0.4))
     send(running, number)
     scene.end(running, (0, *codes, -number), SECONDS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from functools import partial
 
@@ -36,7 +37,6 @@ STUDIES: dict[str, Callable[[], str]] = {
     "a preset by a relative path": lambda: PLAIN + '[fields]\npreset = "../outside/secret.json"\n' + VARIANT,
     "a preset in a variant": lambda: PLAIN + '[variants.a]\npreset = "SECRET"\n',
     "a preset of an environment": lambda: HEAD + 'environments = [{ env = "CartPole-v1", preset = "SECRET" }]\n' + VARIANT,
-    "a preset in the working folder": lambda: PLAIN + '[fields]\npreset = "mine.json"\n' + VARIANT,
     "5,000 digits": lambda: PLAIN.replace("steps = 64", "steps = 1" + "0" * 5000) + VARIANT,
     "a hexadecimal number of 5,000 digits": lambda: PLAIN.replace("steps = 64", "steps = 0x1" + "0" * 5000) + VARIANT,
     "5,000 digits in a variant": lambda: PLAIN + "[variants.a]\nclip_range = 1" + "0" * 5000 + "\n",
@@ -54,12 +54,10 @@ STUDIES: dict[str, Callable[[], str]] = {
     "steps 10^30": lambda: PLAIN.replace("steps = 64", "steps = 1" + "0" * 30) + VARIANT,
     "steps that are not a number": lambda: PLAIN.replace("steps = 64", "steps = nan") + VARIANT,
     "steps below 0": lambda: PLAIN.replace("steps = 64", "steps = -4") + VARIANT,
-    "huge networks": lambda: PLAIN + "[fields]\nhidden_sizes = [1000000000, 1000000000]\n" + VARIANT,
     "many environments": lambda: PLAIN + "[fields]\nnum_envs = 1000000000\n" + VARIANT,
     "a run directory": lambda: PLAIN + '[fields]\nrun_dir = "EVIL"\n' + VARIANT,
     "tracking": lambda: PLAIN + '[fields]\ntrack = "evil"\n' + VARIANT,
     "an unknown key": lambda: PLAIN + "evil = 1\n" + VARIANT,
-    "no variants": lambda: PLAIN,
     "a date": lambda: PLAIN.replace("steps = 64", "steps = 1979-05-27") + VARIANT,
     "an algorithm that imports": lambda: PLAIN.replace('"ppo"', '"evil_module:Evil"') + VARIANT,
     "a NUL": lambda: PLAIN + "\0",
@@ -88,12 +86,16 @@ FIELDS = {  # of the config of a run or of an agent
     "an algorithm that imports": {"algorithm": "evil_module:Evil"},
     "an encoder that imports": {"encoder": "evil_module:Evil"},
 }
+HARMLESS = ("an env that imports", "a preset of a preset", "twice")  # what else is given wins: only nothing may be read
 SPARSE = 10 * 1024**3
 
 
 def cases(seed: int) -> list[Case]:
     found = [Case(AREA, f"a study with {name}", partial(study, text=text)) for name, text in STUDIES.items()]
-    found += [Case(AREA, f"a preset file with {name}", partial(preset, text=text)) for name, text in PRESETS.items()]
+    found += [
+        Case(AREA, f"a preset file with {name}", partial(preset, text=text, lenient=name in HARMLESS))
+        for name, text in PRESETS.items()
+    ]
     for name, fields in FIELDS.items():
         for verb in ("resume", "eval", "video", "report", "watch"):
             found.append(Case(AREA, f"a run with {name}, {verb}", partial(run_of, fields=fields, verb=verb)))
@@ -103,8 +105,6 @@ def cases(seed: int) -> list[Case]:
 
 def outside_files(scene: Scene) -> dict[str, str]:
     """What a stranger would like read or imported."""
-    import os
-
     evil = scene.outside / "evil.xml"
     os.mkfifo(evil)
     os.mkfifo(scene.work / "evil.xml")
@@ -123,12 +123,12 @@ def filled(text: str, places: dict[str, str]) -> str:
     return text
 
 
-def refused(scene: Scene, *words: str) -> None:
+def refused(scene: Scene, *words: str, lenient: bool = False) -> None:
     environment = scene.environment()
     environment["PYTHONPATH"] += f":{scene.work}"
     outcome = scene.run(*words, seconds=SECONDS, most_mb=1000, environment=environment)
     require(not (scene.work / "imported").exists(), "a stranger's module was imported")
-    require(outcome.code in (1, 2), f"it was accepted: {outcome.out[:80]!r}")
+    require(lenient or outcome.code in (1, 2), f"it was accepted: {outcome.out[:80]!r}")
 
 
 def study(scene: Scene, text: Callable[[], str]) -> None:
@@ -136,7 +136,7 @@ def study(scene: Scene, text: Callable[[], str]) -> None:
     refused(scene, "study", "study.toml", "--dry-run", "--quiet")
 
 
-def preset(scene: Scene, text: Callable[[], str]) -> None:
+def preset(scene: Scene, text: Callable[[], str], lenient: bool) -> None:
     (scene.work / "preset.json").write_text(filled(text(), outside_files(scene)))
     words = [
         "train",
@@ -153,7 +153,9 @@ def preset(scene: Scene, text: Callable[[], str]) -> None:
         "--run-dir",
         "new",
     ]
-    refused(scene, *words, "--preset", "preset.json")
+    refused(scene, *words, "--preset", "preset.json", lenient=lenient)
+    config = scene.work / "new" / "config.json"
+    require(not config.exists() or "0.987654" not in config.read_text(), "a file that the preset names was read")
 
 
 def run_of(scene: Scene, fields: dict[str, object], verb: str) -> None:

@@ -107,7 +107,9 @@ def require_plain(scene: Scene) -> None:
         text = path.read_text(errors="replace")
         if path.suffix in (".html", ".svg", ".md"):
             require(not re.search(r"<script>alert|<img src=x", text), f"{path.name} holds foreign tags")
-        require("\x1b" not in text and "\x9b" not in text, f"{path.name} holds an escape sequence")
+        # A page is read by a browser, a table also by a terminal; in XML an escape is an error
+        bad = {".csv": "\x1b\x9b", ".md": "\x1b\x9b", ".svg": "\x1b"}.get(path.suffix, "")
+        require(not set(bad) & set(text), f"{path.name} holds an escape sequence")
         if path.suffix == ".csv":
             with path.open(newline="") as file:
                 cells = [cell for row in csv.reader(file) for cell in row]
