@@ -75,7 +75,10 @@ def evil(scene: Scene) -> Path:
 
 
 def _write(content: Callable[[bytes], bytes]) -> Callable[[Scene, Path], None]:
-    return lambda scene, path: path.write_bytes(content(path.read_bytes())) and None
+    def harm(scene: Scene, path: Path) -> None:
+        path.write_bytes(content(path.read_bytes()))
+
+    return harm
 
 
 def _flip(payload: bytes) -> bytes:

@@ -97,7 +97,7 @@ def strictly_increasing(metrics: Path) -> None:
     for number, line in enumerate(metrics.read_text().splitlines(), 1):
         try:
             step = json.loads(line)["step"]
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             raise Broke(f"line {number} of {metrics.name} is damaged: {line[:60]!r}") from None
         require(step > last, f"{metrics.name} has step {step} after {last}")
         last = step

@@ -17,6 +17,7 @@ from typing import Any
 from fault_cases.case import Case, require
 from fault_cases.places import resolve
 from fault_cases.scene import Scene, newest
+from fault_cases.templates import KILLED_AT
 from fault_cases.verbs import READERS, prepare, use
 
 AREA = "contents"
@@ -125,10 +126,31 @@ def cases(seed: int) -> list[Case]:
 
 def one(scene: Scene, template: str, verb: str, harm: Callable[[Scene, Path], None], exact: bool) -> None:
     run = prepare(scene, template)
+    before = (run / "metrics.jsonl").read_bytes()
     harm(scene, run)
-    outcome = use(scene, verb, template, total=exact)
-    if not exact and verb == "resume" and outcome.code == 0:
+    harmed = not (run / "metrics.jsonl").exists() or (run / "metrics.jsonl").read_bytes() != before
+    outcome = use(scene, verb, template, total=exact and not harmed)
+    if verb != "resume" or outcome.code != 0:
+        return
+    if harmed:
+        scene.require_same_bits(run, metrics=False)
+        require_went_on(scene, run, outcome.told)
+    elif not exact:
         require(newest(run).name == scene.templates.whole.name or outcome.told, "it ended elsewhere without a word")
+
+
+def require_went_on(scene: Scene, run: Path, told: bool) -> None:
+    """Whatever had happened to the metrics, what was added is whole; where something is missing, that was said."""
+    steps = []
+    for line in (run / "metrics.jsonl").read_text(errors="replace").splitlines():
+        try:
+            steps.append(json.loads(line)["step"])
+        except (ValueError, KeyError, TypeError, RecursionError):
+            steps.append(None)
+    wanted = [json.loads(line)["step"] for line in (scene.templates.folder / "finished" / "metrics.jsonl").open()]
+    added = [step for step in wanted if step > KILLED_AT]
+    require(steps[-len(added) :] == added, "lines that were added to metrics.jsonl are not whole")
+    require(steps == wanted or told, "lines of metrics.jsonl are missing or damaged, and nothing was said")
 
 
 def replace(scene: Scene, run: Path, place: str, kind: str) -> None:

@@ -1,4 +1,5 @@
-"""Environments that do what no environment should, by id: `naughty:ACT-PLACE-v0` does ACT in its constructor, reset, step or close.
+"""Environments that do what no environment should, by id: `naughty:ACT-PLACE-v0` does ACT in PLACE: constructor, worker
+(the constructor, in a worker process only), reset, step or close.
 
 Imports nothing of the campaign: the commands under test import it.
 """
@@ -6,6 +7,7 @@ Imports nothing of the campaign: the commands under test import it.
 from __future__ import annotations
 
 import ctypes
+import multiprocessing
 import os
 import sys
 import threading
@@ -17,7 +19,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-AT = 40  # the step of its life on which an environment misbehaves
+AT = int(os.environ.get("NAUGHTY_AT", "40"))  # the step of its life on which an environment misbehaves
 
 
 def _raise() -> None:
@@ -72,7 +74,7 @@ def _leave_a_child() -> None:
 
 
 def _move() -> None:
-    os.chdir("/")
+    os.chdir(os.environ["NAUGHTY_PLACE"])
 
 
 def _mute() -> None:
@@ -94,7 +96,7 @@ ACTS: dict[str, Callable[[], None]] = {
     "die": _die, "crash": _crash, "fork": _fork, "child": _leave_a_child, "move": _move, "mute": _mute, "thread": _thread,
     "recurse": _recurse, "nothing": lambda: None,
 }  # fmt: skip
-PLACES = ("constructor", "reset", "step", "close")
+PLACES = ("constructor", "worker", "reset", "step", "close")
 
 
 class Naughty(gym.Env):
@@ -104,6 +106,8 @@ class Naughty(gym.Env):
         self.act, self.place = act, place
         self.steps = 0
         self._perhaps("constructor")
+        if multiprocessing.parent_process() is not None:
+            self._perhaps("worker")
 
     def _perhaps(self, place: str) -> None:
         if place == self.place:
@@ -122,7 +126,8 @@ class Naughty(gym.Env):
         return np.array([self.steps % 7, int(action)], np.float32), 1.0, self.steps % 10 == 0, False, {}
 
     def close(self) -> None:
-        self._perhaps("close")
+        if self.steps:  # one that was only looked at goes without trouble
+            self._perhaps("close")
 
 
 for _act in ACTS:

@@ -171,7 +171,11 @@ def end_session(session: int) -> None:
 
 
 def reap() -> None:
-    """Bury what was adopted."""
-    with contextlib.suppress(ChildProcessError):
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
+    """Bury what was adopted and has ended; helpers are waited for by those who started them."""
+    mine = str(os.getpid())
+    for entry in os.listdir("/proc"):
+        if entry.isdigit() and int(entry) not in helpers:
+            with contextlib.suppress(OSError, IndexError):
+                state, parent = Path(f"/proc/{entry}/stat").read_text().rpartition(") ")[2].split()[:2]
+                if state == "Z" and parent == mine:
+                    os.waitpid(int(entry), os.WNOHANG)
