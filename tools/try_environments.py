@@ -5,7 +5,7 @@
 For each id: 256 steps of PPO with a small network, then one evaluation episode of at most 50 steps. A process that dies takes
 its id with it and nothing else, and one that takes too long is ended. What is in the file already is not tried again, unless
 it is named, or `--again` asks for all that did not train. Ends with 1 where an id that `phasegrad envs` lists without a mark
-did not train, or any id left a traceback, died or hung.
+did not train, or one with a mark was not refused.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import sys
 import time
 import traceback
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -46,7 +46,6 @@ def attempt(env_id: str, told: Any) -> None:
     found: dict[str, Any] = {}
     try:
         agent = pg.PPO(env_id, **SMALL)
-        found["backend"] = agent.agent.spaces.backend if hasattr(agent.agent.spaces, "backend") else None
         agent.learn(STEPS)
         agent.evaluate(1, max_steps=EVALUATED)
         agent.close()
@@ -88,13 +87,11 @@ def how_it_died(code: int | None) -> str:
     return f"with the exit code {code}"
 
 
-def every_id() -> Iterator[tuple[str, str, bool]]:
-    """(family, id, whether it is listed without a mark) of all there is: what is listed, and envpool's ids beside."""
-    from phasegrad.envs.families import list_envs
+def every_id() -> dict[str, dict[str, Any]]:
+    """What is known of every id that is registered: its family, its backend, the mark it has in the list."""
+    from phasegrad.envs import all_envs
 
-    for family, ids in list_envs().items():
-        for env_id in ids:
-            yield family, env_id, True
+    return {entry.id: {"family": entry.family, "backend": entry.backend, "mark": entry.reason} for entry in all_envs()}
 
 
 def read(path: Path) -> dict[str, dict[str, Any]]:
@@ -132,24 +129,29 @@ def main() -> int:
     parser.add_argument("--again", action="store_true", help="try anew what did not train")
     options = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"
-    multiprocessing.set_forkserver_preload(["torch", "phasegrad.algorithms", "envpool.entry", "phasegrad.envs.families"])
+    multiprocessing.set_forkserver_preload(
+        ["torch", "phasegrad.algorithms", "envpool.entry", "phasegrad.envs.families"]
+    )
     rows = read(options.out)
-    known = {env_id: (family, listed) for family, env_id, listed in every_id()}
+    known = every_id()
     rows = {env_id: row for env_id, row in rows.items() if env_id in known}
-    wanted = [env_id for env_id in options.ids or known if not options.family or known[env_id][0] in options.family]
+    wanted = [
+        env_id for env_id in options.ids or known if not options.family or known[env_id]["family"] in options.family
+    ]
     done = {env_id for env_id, row in rows.items() if not options.again or row["outcome"] == TRAINED}
     wanted = [env_id for env_id in wanted if options.ids or env_id not in done]
     with ThreadPoolExecutor(options.jobs) as pool:
         for number, row in enumerate(pool.map(lambda env_id: try_one(env_id, options.seconds), wanted), 1):
-            family, listed = known.get(row["id"], ("unknown", False))
-            rows[row["id"]] = {"id": row["id"], "family": family, "listed": listed, **row}
+            rows[row["id"]] = {"id": row["id"], **known.get(row["id"], {"family": "unknown", "mark": ""}), **row}
             print(f"{number}/{len(wanted)} {row['id']}: {row['outcome']} {row.get('sentence', '')}", flush=True)
             if number % 20 == 0 or number == len(wanted):
                 write(options.out, rows.values())
     if not wanted:
         write(options.out, rows.values())
     print(json.dumps(summarised(list(rows.values()))["all"]))
-    unmended = [r for r in rows.values() if r["outcome"] in (TRACEBACK, DIED, HUNG) or (r["listed"] and r["outcome"] != TRAINED)]
+    unmended = [row["id"] for row in rows.values() if row["outcome"] != (REFUSED if row["mark"] else TRAINED)]
+    if unmended:
+        print(f"not as listed: {', '.join(unmended)}")
     return 1 if unmended else 0
 
 
