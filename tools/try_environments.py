@@ -2,7 +2,7 @@
 
     python tools/try_environments.py [--out results/environments.json] [--family NAME ...] [--again] [ID ...]
 
-For each id: 256 steps of PPO with a small network, then one evaluation episode of at most 50 steps. A process that dies takes
+For each id: a few steps of PPO (256) with a small network, then one evaluation episode of at most 50 steps. A process that dies takes
 its id with it and nothing else, and one that takes too long is ended. What is in the file already is not tried again, unless
 it is named, or `--again` asks for all that did not train. Ends with 1 where an id that `phasegrad envs` lists without a mark
 did not train, or one with a mark was not refused.
@@ -36,7 +36,7 @@ EVALUATED = 50
 TRAINED, REFUSED, TRACEBACK, DIED, HUNG = "trained", "refused", "traceback", "died", "hung"
 
 
-def attempt(env_id: str, told: Any) -> None:
+def attempt(env_id: str, steps: int, told: Any) -> None:
     """Train and evaluate a little, in this process; what came of it goes through the pipe `told`."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)  # what native code has to say
@@ -45,9 +45,9 @@ def attempt(env_id: str, told: Any) -> None:
 
     found: dict[str, Any] = {}
     try:
-        agent = pg.PPO(env_id, **SMALL)
-        agent.learn(STEPS)
-        agent.evaluate(1, max_steps=EVALUATED)
+        agent = pg.PPO(env_id, **SMALL | {"num_steps": min(64, max(4, steps // 4))})
+        agent.learn(steps)
+        agent.evaluate(1, max_steps=min(EVALUATED, steps))
         agent.close()
         found["outcome"] = TRAINED
     except pg.PhasegradError as error:
@@ -61,11 +61,11 @@ def attempt(env_id: str, told: Any) -> None:
     os._exit(0)  # some native code dies when it is taken down, after all was well
 
 
-def try_one(env_id: str, seconds: float) -> dict[str, Any]:
+def try_one(env_id: str, steps: int, seconds: float) -> dict[str, Any]:
     """What came of `env_id`, tried in a process that may die or hang."""
     context = multiprocessing.get_context("forkserver" if hasattr(os, "fork") else "spawn")
     receiving, sending = context.Pipe(duplex=False)
-    process = context.Process(target=attempt, args=(env_id, sending), daemon=True)
+    process = context.Process(target=attempt, args=(env_id, steps, sending), daemon=True)
     began = time.monotonic()
     process.start()
     sending.close()
@@ -78,7 +78,7 @@ def try_one(env_id: str, seconds: float) -> dict[str, Any]:
     if process.is_alive():
         process.kill()
         process.join()
-    return {"id": env_id, **found, "seconds": round(time.monotonic() - began, 2)}
+    return {"id": env_id, **found, "steps": steps, "seconds": round(time.monotonic() - began, 2)}
 
 
 def how_it_died(code: int | None) -> str:
@@ -106,7 +106,7 @@ def write(path: Path, rows: Iterable[dict[str, Any]]) -> None:
     lines = ",\n".join("  " + json.dumps(row) for row in ordered)
     summary = json.dumps(summarised(ordered))
     part = path.with_suffix(".part")
-    part.write_text(f'{{"steps": {STEPS}, "counts": {summary},\n "environments": [\n{lines}\n]}}\n')
+    part.write_text(f'{{"counts": {summary},\n "environments": [\n{lines}\n]}}\n')
     os.replace(part, path)
 
 
@@ -124,6 +124,7 @@ def main() -> int:
     parser.add_argument("ids", nargs="*", help="only these")
     parser.add_argument("--family", action="append", default=[], help="only those of this family")
     parser.add_argument("--out", type=Path, default=OUT)
+    parser.add_argument("--steps", type=int, default=STEPS, help=f"to train each (default {STEPS})")
     parser.add_argument("--seconds", type=float, default=120.0, help="that an id may take")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--again", action="store_true", help="try anew what did not train")
@@ -141,7 +142,9 @@ def main() -> int:
     done = {env_id for env_id, row in rows.items() if not options.again or row["outcome"] == TRAINED}
     wanted = [env_id for env_id in wanted if options.ids or env_id not in done]
     with ThreadPoolExecutor(options.jobs) as pool:
-        for number, row in enumerate(pool.map(lambda env_id: try_one(env_id, options.seconds), wanted), 1):
+        for number, row in enumerate(
+            pool.map(lambda env_id: try_one(env_id, options.steps, options.seconds), wanted), 1
+        ):
             rows[row["id"]] = {"id": row["id"], **known.get(row["id"], {"family": "unknown", "mark": ""}), **row}
             print(f"{number}/{len(wanted)} {row['id']}: {row['outcome']} {row.get('sentence', '')}", flush=True)
             if number % 20 == 0 or number == len(wanted):
