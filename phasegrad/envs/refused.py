@@ -16,7 +16,7 @@ from phasegrad.errors import EnvError
 
 SEVERAL_PLAYERS, NATIVE_CRASH, FILE_NEEDED, GONE = "several players", "ends the process", "needs a file", "gone"
 _ONE_PLAYER = "only environments of one player can be trained on"
-_PLAYED_IN_TURN = "envpool.pgx"  # board games and card games
+_PLAYED_IN_TURN = "envpool.pgx"  # board games and card games, one of which a player plays alone
 # Games for several players who join over a network: envpool 1.2.5 plays them alone and dies of it.
 _DYING = {"Cig-v1": "Deathmatch-v1", "MultiDuel-v1": "Deathmatch-v1"}
 _OF_A_FILE = {"VizdoomCustom-v1": ("cfg_path", "wad_path")}
@@ -28,7 +28,7 @@ def refusal(env_id: str, package: str, players: int = 1, options: Collection[str
 
     `players` is what its registration says, `options` are the names of those that were given.
     """
-    if package == _PLAYED_IN_TURN or players != 1:
+    if players != 1:
         how = "played in turn by several players" if package == _PLAYED_IN_TURN else f"for {players} players at once"
         return SEVERAL_PLAYERS, f"{env_id} is {how}, but {_ONE_PLAYER}."
     if env_id in _DYING:
