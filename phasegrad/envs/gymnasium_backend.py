@@ -400,8 +400,8 @@ def factory_of_id(spec: EnvSpec, render: bool) -> EnvFactory:
             env = gym.make(spec.id, disable_env_checker=True, **kwargs)
         except (gym.error.DependencyNotInstalled, ImportError) as error:
             extra = _EXTRAS.get(spec.family)
-            known = installing(gym.registry[spec.id].entry_point)
-            advice = known or (f'pip install "phasegrad[{extra}]"' if extra else "install what it names")
+            command = installing(gym.registry[spec.id].entry_point)
+            advice = command or (f'pip install "phasegrad[{extra}]"' if extra else "install what it names")
             raise EnvError(f"{spec.id} needs a package that is not installed ({error}): {advice}.") from error
         except TypeError as error:
             refused = refused_option(error, spec.kwargs)
