@@ -14,6 +14,7 @@ from typing import Any
 from phasegrad.config import Config, algorithm_name, coerce_fields, documented_fields, make_config, short, started
 from phasegrad.errors import ConfigError, PhasegradError, unknown
 from phasegrad.machine.data_files import parse_json, read_text
+from phasegrad.machine.gpus import has_gpu
 from phasegrad.machine.paths import as_path
 from phasegrad.schedules import LostFunction, Schedule, Scheduled, is_scheduled
 
@@ -193,6 +194,8 @@ BY_ENVIRONMENT = {
     "Reacher": "reacher",
 }  # fmt: skip
 BY_FAMILY = {name: name for name in ("classic", "box2d", "mujoco", "atari", "procgen", "minigrid")}
+# What takes a preset's place where there is no GPU, by preset and algorithm: a phase of the published PPG takes hours there.
+ON_CPU = {("procgen", "ppg"): "procgen-fast"}
 
 
 def preset_for(env: str, options: Mapping[str, Any] | None = None) -> str:
@@ -208,6 +211,31 @@ def preset_for(env: str, options: Mapping[str, Any] | None = None) -> str:
         return BY_FAMILY.get(envs.resolve(env, options).family, "none")
     except PhasegradError:
         return "none"  # making the environment will say what is wrong with it
+
+
+def preset_for_cpu(name: str, algorithm: str) -> str | None:
+    """The preset for CPUs that is like `name`; None where there is none."""
+    return ON_CPU.get((name, algorithm))
+
+
+def fitting_machine(name: str, algorithm: str, explicit: Mapping[str, Any]) -> str:
+    """The preset that `auto` has found, or the one for CPUs in its place where the networks will live on one.
+
+    A user who sets something that the two have different has the first in mind, and gets it.
+    """
+    other = preset_for_cpu(name, algorithm)
+    if other is None:
+        return name
+    mine, theirs = PRESETS[name].fields(algorithm), PRESETS[other].fields(algorithm)
+    differing = {field for field in {*mine, *theirs} if mine.get(field) != theirs.get(field)} - {
+        "env_options",
+        "total_steps",
+    }
+    if any(field in explicit for field in (*differing, "encoder")):
+        return name
+    device = str(explicit.get("device", "auto"))
+    on_gpu = has_gpu() if device == "auto" else device != "cpu"
+    return name if on_gpu else other
 
 
 def tuned_algorithm(config_class: type[Config]) -> str:
@@ -269,6 +297,7 @@ def resolve_config(config_class: type[Config], fields: Mapping[str, Any]) -> Any
     name = explicit.get("preset", "auto")
     if name == "auto":
         name = preset_for(explicit.get("env", ""), explicit.get("env_options"))
+        name = fitting_machine(name, tuned_algorithm(config_class), explicit)
     known = documented_fields(config_class)
     preset = preset_fields(name, tuned_algorithm(config_class))
     if name in PRESETS:  # its common part serves algorithms that lack some of the fields

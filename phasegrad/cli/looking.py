@@ -43,16 +43,21 @@ def run_watch(options: argparse.Namespace) -> int:
 
 
 def run_envs(options: argparse.Namespace) -> int:
-    from phasegrad.envs import list_envs
+    from phasegrad.envs import all_envs
 
-    families = list_envs()
+    families: dict[str, dict[str, list[str]]] = {}  # by family, then by the reason not to be trained on; '' for none
+    for entry in all_envs():
+        families.setdefault(entry.family, {}).setdefault(entry.reason, []).append(entry.id)
     if options.family is not None and options.family not in families:
         raise ConfigError(unknown("family", options.family, families, f"there are {', '.join(families)}"))
-    for family, ids in families.items():
-        if options.family in (None, family):
+    for family, by_reason in families.items():
+        if options.family not in (None, family):
+            continue
+        for reason, ids in sorted(by_reason.items()):
             shown = ids if options.family else ids[:8]
             more = "" if len(shown) == len(ids) else f" ... ({len(ids)} in all: phasegrad envs {family})"
-            print(f"{family}: {', '.join(shown)}{more}")
+            mark = f" (not to be trained on: {reason})" if reason else ""
+            print(f"{family}{mark}: {', '.join(shown)}{more}")
     return 0
 
 

@@ -267,7 +267,7 @@ def _add_report_watch_and_lists(verb: AddVerb) -> None:
     watch = verb("watch", "show a running or finished run, or a study, from its files")
     watch.add_argument("dir", metavar="DIR", help="run directory, or the folder of a study")
     watch.add_argument("--once", action="store_true", help="show it as it is now and end")
-    listing = verb("envs", "list the environments that can be trained on")
+    listing = verb("envs", "list the environments that can be trained on, and mark those that cannot")
     listing.add_argument("family", metavar="FAMILY", nargs="?", help="only this family")
     presets = verb("presets", "list the presets, or show one")
     presets.add_argument("name", metavar="NAME", nargs="?", help="show this preset's settings")

@@ -51,7 +51,7 @@ class BufferedStates:
 def buffered_tensors(rollout: Rollout) -> dict[str, Tensor]:
     """What an auxiliary phase reads of a rollout, by name, without copying."""
     observations = rollout.observations if rollout.frames is None else rollout.frames
-    named = {f"observations.{name}".rstrip("."): leaf for name, leaf in named_leaves(observations)}
+    named = {f"observations.{name}" if name else "observations": leaf for name, leaf in named_leaves(observations)}
     if rollout.since is not None:
         named["since"] = rollout.since
     named["value_targets"] = rollout.value_targets

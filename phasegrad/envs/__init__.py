@@ -16,9 +16,10 @@ from phasegrad.envs.another import kept_options, name_of, setting_of
 from phasegrad.envs.asked_by_files import beyond_files, require_harmless
 from phasegrad.envs.checker import CheckReport, check
 from phasegrad.envs.contract import Episode, Observation, Step, VectorEnv
-from phasegrad.envs.families import EnvSpec, list_envs, resolve
+from phasegrad.envs.families import EnvSpec, resolve
 from phasegrad.envs.foreign import foreign_kind
 from phasegrad.envs.given import as_batch, missing_entry
+from phasegrad.envs.listing import Listed, all_envs, list_envs
 from phasegrad.envs.seeding import env_seeds
 from phasegrad.envs.spaces import ObservationAdapter, flatten, flatten_observation, same_form
 from phasegrad.errors import ConfigError, EnvError
@@ -28,10 +29,12 @@ __all__ = [
     "CheckReport",
     "EnvSpec",
     "Episode",
+    "Listed",
     "Observation",
     "ObservationAdapter",
     "Step",
     "VectorEnv",
+    "all_envs",
     "alone",
     "as_batch",
     "backend_notice",

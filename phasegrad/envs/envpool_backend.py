@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -18,8 +19,9 @@ from phasegrad.envs import qt
 from phasegrad.envs.actions import ActionAdapter
 from phasegrad.envs.contract import Episode, Observation, Step, VectorEnv
 from phasegrad.envs.families import EnvSpec
+from phasegrad.envs.joint import joint_choices
 from phasegrad.envs.pools import Homes, merged
-from phasegrad.envs.spaces import ACTION_MASK, ObservationAdapter
+from phasegrad.envs.spaces import ACTION_MASK, Leaf, ObservationAdapter
 from phasegrad.envs.successes import KEYS, as_success
 from phasegrad.envs.vizdoom_leftovers import remove_leftovers
 from phasegrad.errors import ConfigError, EnvError, nearest
@@ -61,8 +63,11 @@ class EnvpoolVectorEnv(VectorEnv):
                 "ignore", ".*precision lowered.*"
             )  # of envpool's own bounds: nothing a user can mend
             self._adapter = ObservationAdapter(_honest_bounds(self._pool.observation_space), drop)
-            self._actions = ActionAdapter(self._pool.action_space)
-        self._actions.parts[0].dtype = np.dtype(self._pool._spec._action_spec[-1][0])
+            self._joint = joint_choices(self._adapter.original, self._pool.action_space)
+            self._actions = ActionAdapter(self._pool.action_space if self._joint is None else self._joint.space)
+        self._action_dtype = np.dtype(self._pool._spec._action_spec[-1][0])
+        if self._joint is None:
+            self._actions.parts[0].dtype = self._action_dtype
         self.observation_space, self.original_observation_space = self._adapter.space, self._adapter.original
         self.action_space = self._actions.space
         self.original_action_space = self._actions.original
@@ -108,6 +113,8 @@ class EnvpoolVectorEnv(VectorEnv):
         if self.checks_actions:
             self._actions.require(actions, self.num_envs)
         actions = self._actions.to_environment(actions, self.num_envs)
+        if self._joint is not None:
+            actions = self._joint.divided(actions).astype(self._action_dtype)
         state = self._exchange(self._ids, actions)
         reward = state[self._at_reward].astype(np.float64)
         done, truncated = state[self._at_done], state[self._at_truncated]
@@ -258,7 +265,7 @@ class EnvpoolVectorEnv(VectorEnv):
             batch[name] = state[position]
         if not self._adapter.nested:
             return self._adapter.leaves[0].convert(batch), None
-        observation = {leaf.name: leaf.convert(batch[leaf.name]) for leaf in self._adapter.leaves}
+        observation = {leaf.name: leaf.convert(batch[_key(leaf)]) for leaf in self._adapter.leaves}
         mask = batch[ACTION_MASK] if self.has_action_mask else None
         return observation, self._actions.masks.batch(mask, count) if validate and mask is not None else mask
 
@@ -270,6 +277,8 @@ class EnvpoolVectorEnv(VectorEnv):
         import envpool
 
         kwargs = dict(self.spec.kwargs)
+        if self._package == "envpool.jumanji":  # which looks for its puzzles among the assets, but brings them itself
+            kwargs["base_path"] = str(Path(envpool.__file__).parent)
         if self._render:
             if self._package.startswith("envpool.mujoco"):
                 raise EnvError(f"envpool cannot draw {self.spec.id} reliably; render it with backend='gymnasium'.")
@@ -304,7 +313,7 @@ class EnvpoolVectorEnv(VectorEnv):
         self._at_env_id = keys.index("info:env_id")
         self._at_reward, self._at_done, self._at_truncated = (keys.index(key) for key in ("reward", "done", "trunc"))
         self._at_observation = keys.index("obs") if "obs" in keys else -1
-        # Entries within entries are divided by colons there, by dots here.
+        # Keys within keys are divided by colons in some games, by dots in others.
         self._entries = {key[4:].replace(":", "."): at for at, key in enumerate(keys) if key.startswith("obs:")}
         if len(self._entries) == 1 and not isinstance(pool.observation_space, spaces.Dict):
             self._at_observation = self._entries.popitem()[1]
@@ -312,6 +321,11 @@ class EnvpoolVectorEnv(VectorEnv):
         self._at_raw_reward = keys.index("info:reward") if atari else None
         self._at_game_over = keys.index("info:terminated") if atari else None
         self._at_success = next((keys.index(f"info:{key}") for key in KEYS if f"info:{key}" in keys), None)
+
+
+def _key(leaf: Leaf) -> str:
+    """Where the batch has an entry, whatever it is called here."""
+    return ".".join(map(str, leaf.path))
 
 
 def _package(spec: EnvSpec) -> str:

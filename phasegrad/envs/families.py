@@ -1,4 +1,4 @@
-"""Environment ids: which family and backend an id belongs to, with which defaults, and what is on offer.
+"""Environment ids: which family and backend an id belongs to, with which defaults.
 
 Looks into the registries of envpool and gymnasium; makes no environment.
 """
@@ -23,6 +23,7 @@ from phasegrad.envs.options import (
     refuse_values,
     same_elsewhere,
 )
+from phasegrad.envs.refused import refuse, refuse_of_gymnasium
 from phasegrad.envs.unknown_ids import package_of_id
 from phasegrad.errors import ConfigError, EnvError, either, nearest
 
@@ -92,11 +93,12 @@ def resolve(
                 f"envpool has no environment {env_id!r}.{nearest(env_id, packages)} `phasegrad envs` lists all."
             )
         return _resolve_gymnasium(env_id, options, explicit=backend == "gymnasium")
-    family = _family(packages[name])
+    family = family_of(packages[name])
     if family == "procgen":
         return _resolve_procgen(name, options, backend)
     if backend == "auto" and (family == "minigrid" or (family == "mujoco" and render)):
         return _resolve_gymnasium(env_id, options, explicit=False)
+    refuse(name, packages[name], options)
     if options:
         refuse_set_here(name, options, on_envpool=True)
         known = envpool_options(name, packages[name])
@@ -148,19 +150,6 @@ def _beyond_envpool(
     return spec
 
 
-def list_envs() -> dict[str, list[str]]:
-    """The ids that can be made here, by family; Procgen under its game names."""
-    listed: dict[str, set[str]] = {family: set() for family in FAMILIES}
-    for env_id, package in envpool_packages().items():
-        family = _family(package)
-        listed[family].add(f"procgen/{_split_procgen(env_id)[0]}" if family == "procgen" else env_id)
-    _register_minigrid()
-    for env_id, spec in gym.registry.items():
-        if spec.entry_point is not None and not env_id.startswith("Gym"):  # GymV21Environment and the like: shims
-            listed[_family(str(spec.entry_point))].add(env_id)
-    return {family: sorted(ids) for family, ids in listed.items() if ids}
-
-
 def envpool_packages() -> dict[str, str]:
     """Every id envpool knows with the package that holds it; empty where envpool cannot be imported."""
     qt.preload()  # importing envpool imports envpool.procgen, which remembers that it found no Qt
@@ -173,7 +162,8 @@ def envpool_packages() -> dict[str, str]:
     return {env_id: entry[0] for env_id, entry in registry.specs.items()}
 
 
-def _family(module: str) -> str:
+def family_of(module: str) -> str:
+    """The family of what a module holds."""
     for package, family in _FAMILY_OF_PACKAGE.items():
         if module == package or module.startswith((package + ".", package + ":")):
             return family
@@ -194,6 +184,11 @@ def _split_procgen(env_id: str) -> tuple[str, str]:
     return name.removesuffix(distribution), distribution
 
 
+def procgen_game(env_id: str) -> str:
+    """'coinrun' of 'CoinrunEasy-v0'."""
+    return _split_procgen(env_id)[0]
+
+
 def _resolve_procgen(env_id: str, options: dict[str, Any], backend: str) -> EnvSpec:
     if backend == "gymnasium":
         raise EnvError(f"{env_id} runs on envpool only; leave the backend at auto.")
@@ -206,7 +201,7 @@ def _resolve_procgen(env_id: str, options: dict[str, Any], backend: str) -> EnvS
             )
     modes: dict[str, dict[str, str]] = {}
     for known_id, package in envpool_packages().items():
-        if _family(package) == "procgen":
+        if family_of(package) == "procgen":
             game, mode = _split_procgen(known_id)
             modes.setdefault(game, {})[mode] = known_id
     distribution = options.pop("distribution", None)
@@ -230,7 +225,7 @@ def _resolve_procgen(env_id: str, options: dict[str, Any], backend: str) -> EnvS
     return EnvSpec("procgen", "envpool", modes[game][distribution], {"channel_first": False, **options})
 
 
-def _register_minigrid() -> bool:
+def register_minigrid() -> bool:
     """Add minigrid's ids to gymnasium's registry, where it is installed."""
     try:
         importlib.import_module("minigrid")
@@ -250,7 +245,7 @@ def _resolve_gymnasium(env_id: str, options: dict[str, Any], explicit: bool) -> 
                 f"{env_id} needs the module {module}, which cannot be imported ({_said(error)}): install the package "
                 "that holds it, or correct its name."
             ) from error
-    if name.startswith(("MiniGrid-", "BabyAI-")) and not _register_minigrid():
+    if name.startswith(("MiniGrid-", "BabyAI-")) and not register_minigrid():
         raise EnvError(f'{env_id} needs MiniGrid: pip install "phasegrad[minigrid]".')
     if name.startswith("ALE/"):
         with contextlib.suppress(ImportError):
@@ -266,13 +261,14 @@ def _resolve_gymnasium(env_id: str, options: dict[str, Any], explicit: bool) -> 
         )
         alike = [known_id for known_id in known if known_id[:4] == name[:4]] if package_of_id(name) else known
         raise EnvError(f"{where} {env_id!r}.{nearest(name, alike)}{advice}")
+    refuse_of_gymnasium(name)
     taken = gymnasium_takes(name) if options else None
     unknown = taken.unknown(options) if taken is not None else []
     if taken is not None and unknown:
         raise ConfigError(no_option(f"gymnasium's {name}", unknown[0], taken.names))
     if taken is not None:
         refuse_values(name, options, taken.defaults)
-    return EnvSpec(_family(str(spec.entry_point)), "gymnasium", name, options)
+    return EnvSpec(family_of(str(spec.entry_point)), "gymnasium", name, options)
 
 
 def _unknown_of_module(module: str, name: str) -> str:

@@ -22,6 +22,7 @@ from phasegrad.envs.answers import as_number, checked_reset, require_env, reset_
 from phasegrad.envs.contract import Episode, Observation, Step, VectorEnv
 from phasegrad.envs.families import EnvSpec
 from phasegrad.envs.foreign import foreign_kind
+from phasegrad.envs.needs import installing
 from phasegrad.envs.options import Keywords, gymnasium_takes, no_option, refused_option
 from phasegrad.envs.spaces import ACTION_MASK, Leaf, ObservationAdapter, fits_dtype, follow
 from phasegrad.envs.successes import success_in
@@ -500,7 +501,8 @@ def factory_of_id(spec: EnvSpec, render: bool) -> EnvFactory:
             env = gym.make(spec.id, disable_env_checker=True, **kwargs)
         except (gym.error.DependencyNotInstalled, ImportError) as error:
             extra = _EXTRAS.get(spec.family)
-            advice = f'pip install "phasegrad[{extra}]"' if extra else "install what it names"
+            command = installing(gym.registry[spec.id].entry_point)
+            advice = command or (f'pip install "phasegrad[{extra}]"' if extra else "install what it names")
             raise EnvError(f"{spec.id} needs a package that is not installed ({error}): {advice}.") from error
         except TypeError as error:
             refused = refused_option(error, spec.kwargs)

@@ -59,8 +59,14 @@ class MaskLayout:
         elif int(np.prod(leaves[0].shape)) != self.size:
             raise EnvError(
                 f"The action_mask has shape {leaves[0].shape}, but the action space {self.original} needs {self.size} "
-                "entries."
+                f"entries{self._of_combinations(leaves[0].shape)}."
             )
+
+    def _of_combinations(self, shape: tuple[int, ...]) -> str:
+        """What to do about a mask that speaks of combinations of several choices."""
+        if len(self._sizes) < 2 or shape != tuple(self._sizes):
+            return ""
+        return f": for a mask of every combination make the action one Discrete({np.prod(shape)}) and divide it by numpy's unravel_index"
 
     def row(self, raw: Any, index: int) -> np.ndarray:
         """The mask of environment `index` alone, [M]."""

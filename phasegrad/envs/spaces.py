@@ -15,6 +15,7 @@ import numpy as np
 from gymnasium import spaces
 
 from phasegrad.envs.contract import Observation
+from phasegrad.envs.names import unique_names
 from phasegrad.errors import EnvError
 
 ACTION_MASK = "action_mask"
@@ -76,7 +77,9 @@ class ObservationAdapter:
         self.nested = isinstance(space, spaces.Dict | spaces.Tuple)
         self.leaves: list[Leaf] = []
         self.mask_leaves: list[Leaf] = []  # one, or several where the action mask is itself a Dict or Tuple
-        for name, path, leaf_space in walk(space):
+        found = list(walk(space))
+        names = unique_names(path for _, path, _ in found)
+        for name, (_, path, leaf_space) in zip(names, found, strict=True):
             if path[:1] == (ACTION_MASK,):
                 self.mask_leaves.append(Leaf(name, path, leaf_space, leaf_space, tuple(leaf_space.shape or ()), None))
             else:
@@ -84,11 +87,6 @@ class ObservationAdapter:
         self.all_leaves = [*self.leaves, *self.mask_leaves]
         if not sum(int(np.prod(leaf.shape)) for leaf in self.leaves):
             raise EnvError(f"The observation space {space} has nothing to observe; it needs at least one entry.")
-        names = [leaf.name for leaf in self.leaves]
-        if self.nested and "" in names:
-            raise EnvError(f"The observation space {space} has an entry whose name is empty; give it one.")
-        if len(set(names)) != len(names):
-            raise EnvError(f"The observation space has two entries that flatten to one name: {sorted(names)}.")
         if self.nested:
             self.space: gym.Space = spaces.Dict({leaf.name: leaf.space for leaf in self.leaves})
         else:

@@ -19,6 +19,7 @@ from phasegrad.errors import PhasegradWarning, visible
 from phasegrad.machine.failures import reason
 from phasegrad.machine.memory import gigabytes, resident_bytes
 from phasegrad.phases import phase_schedule
+from phasegrad.presets import ON_CPU
 from phasegrad.runs.ending import next_lines, summary_line
 from phasegrad.runs.formats import duration, number, sparkline
 from phasegrad.runs.notebook import NotebookScreen, in_notebook
@@ -176,11 +177,13 @@ def make_display(trainer: Trainer, total: int, shown: bool, stopping: Callable[[
     config, agent = trainer.config, trainer.agent
     stored, computed = gigabytes(trainer.storage_bytes()), trainer.computation.described or "not compiled"
     schedule = phase_schedule(vars(config))
+    # Whoever named no preset has this one for want of a GPU.
+    preset = f", preset {config.preset} for CPUs" if config.preset in ON_CPU.values() else ""
     view = RunView(
         f"{trainer.name.upper()} on {config.env}, seed {config.seed}",
         total,
         schedule.interval if schedule else 0,
-        f"{config.arch} on {agent.device}, rollouts {stored}, {computed}",
+        f"{config.arch} on {agent.device}{preset}, rollouts {stored}, {computed}",
         checkpoint="none yet" if trainer.run.run_dir else "none",
         run_dir=str(trainer.run.run_dir or ""),
     )
@@ -190,7 +193,7 @@ def make_display(trainer: Trainer, total: int, shown: bool, stopping: Callable[[
     if is_terminal():
         return LiveRunDisplay(view, lambda: trainer.clock.current, stopping)
     where = " on gymnasium" if envs.backend_notice(agent.source, config.env_options, config.backend) else ""
-    more = f"{config.arch} network on {agent.device}, {stored} of stored rollouts, {computed}"
+    more = f"{config.arch} network on {agent.device}{preset}, {stored} of stored rollouts, {computed}"
     return PlainRunDisplay(view, f"{view.title}{where}, {more}")
 
 

@@ -34,6 +34,7 @@ from phasegrad.runs.contract import Trainer
 from phasegrad.runs.directory import RunDirectory, step_of
 from phasegrad.runs.evaluating import Evaluations
 from phasegrad.runs.evaluation import SUMMARY
+from phasegrad.runs.first_phase import first_phase_notice
 from phasegrad.runs.gaps import counted, sentence
 from phasegrad.runs.hooks import Hooks, evaluation_of, evaluations_of
 from phasegrad.runs.loggers import Loggers
@@ -287,6 +288,7 @@ class Session:
             self.stop.iteration_is_over()
             row = self._row(row, time.perf_counter() - begun + preparing, trainer.run.progress.step - before)
             preparing = 0.0
+            self._tell_of_first_phase(row)
             due = self._checkpoint_due(before)
             if self.ranks.size > 1 and (due or trainer.run.progress.iteration % ITERATIONS_BETWEEN_COMPARISONS == 0):
                 self.ranks.require_alike(trainer.tensors(), f"iteration {trainer.run.progress.iteration}")
@@ -341,6 +343,12 @@ class Session:
             self.trainer.run.history.append(plain_json(evaluation))
             self.hooks.evaluation(evaluation)
         self.hooks.iteration(row)
+
+    def _tell_of_first_phase(self, row: Mapping[str, Any]) -> None:
+        trainer = self.trainer
+        notice = first_phase_notice(vars(trainer.config), row, trainer.agent.device.type == "cpu")
+        if notice and self.ranks.is_first:
+            warnings.warn(notice, PhasegradWarning, stacklevel=6)
 
     def _asked_to_stop(self, stopped: bool) -> tuple[bool, bool]:
         """Whether some process's callback, and whether a signal to some process, wants the run to stop.
