@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-import os
+import sys
 from pathlib import Path
 
+import psutil
+
 from phasegrad.errors import ConfigError
+
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None  # type: ignore[assignment]
 
 
 def available_bytes() -> int | None:
     """Memory that can still be taken on this machine or in this container, where the system says."""
-    limits = []
+    limits = [int(psutil.virtual_memory().available)]
     try:
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                limits.append(int(line.split()[1]) * 1024)
         limit = Path("/sys/fs/cgroup/memory.max")
         if limit.exists() and (text := limit.read_text().strip()).isdigit():
             limits.append(int(text) - int(Path("/sys/fs/cgroup/memory.current").read_text()))
     except OSError:
-        return None
-    return min(limits) if limits else None
+        pass  # of no container
+    return min(limits)
 
 
 def require_room(storage_bytes: int, remedy: str) -> None:
@@ -36,10 +40,18 @@ def gigabytes(count: float) -> str:
     return f"{count / 2**30:.2f} GiB" if count >= 2**30 / 10 else f"{count / 2**20:.1f} MiB"
 
 
-def resident_bytes(process: int | str = "self") -> int | None:
-    """The memory that a process of this machine has now, where the system says."""
+def resident_bytes(process: int | None = None) -> int | None:
+    """The memory that a process of this machine (this one unless told) has now, where the system says."""
     try:
-        pages = int(Path(f"/proc/{process}/statm").read_text().split()[1])
-        return pages * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError, IndexError):
+        return int(psutil.Process(process).memory_info().rss)
+    except (psutil.Error, ValueError, OverflowError):
         return None
+
+
+def peak_bytes() -> int:
+    """The most memory that this process has had."""
+    if resource is None:
+        found = psutil.Process().memory_info()
+        return int(getattr(found, "peak_wset", found.rss))
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak << 10

@@ -7,11 +7,7 @@ import os
 from pathlib import Path
 
 from phasegrad.errors import RunError
-
-try:
-    import fcntl
-except ImportError:  # a system without such locks does without
-    fcntl = None  # type: ignore[assignment]
+from phasegrad.machine import locking
 
 LOCK = ".lock"
 _held: set[int] = set()  # file descriptors; a forked worker must not keep its parent's lock alive
@@ -32,13 +28,13 @@ class Lock:
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / LOCK
-        self.handle = self._acquire() if fcntl is not None else None
+        self.handle = self._acquire() if locking.is_possible() else None
 
     def _acquire(self) -> int | None:
         while True:
             handle = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
             try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                locking.take(handle)
             except BlockingIOError:
                 owner = os.read(handle, 20).decode(errors="replace").strip() or "unknown"
                 os.close(handle)
@@ -73,14 +69,14 @@ class Lock:
 
 def is_held(folder: Path) -> bool:
     """Whether a process is writing the run now; takes nothing."""
-    if fcntl is None:
+    if not locking.is_possible():
         return False
     try:
         handle = os.open(folder / LOCK, os.O_RDWR)
     except OSError:
         return False
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        locking.take(handle)
     except BlockingIOError:
         return True
     except OSError:

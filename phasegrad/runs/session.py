@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import resource
-import sys
 import time
 import warnings
 from collections.abc import Iterator, Mapping
@@ -19,7 +17,7 @@ from phasegrad.compute.devices import pick_threads
 from phasegrad.config import coerce
 from phasegrad.distributed import joining
 from phasegrad.errors import ConfigError, EnvError, NonFiniteError, PhasegradError, PhasegradWarning, RanksError
-from phasegrad.machine.memory import require_room
+from phasegrad.machine.memory import peak_bytes, require_room
 from phasegrad.runs.carried import take_up_carried
 from phasegrad.runs.changing import ChangesFile, change_from_json
 from phasegrad.runs.console import make_display
@@ -430,7 +428,7 @@ class Session:
             "episodes": trainer.run.progress.episodes,
             "sps": (trainer.run.progress.step - self.first_step) / (time.perf_counter() - self.started),
             "seconds": self._seconds(),
-            "peak_rss_mb": self.ranks.mean(peak_rss_mb())[0] * self.ranks.size,
+            "peak_rss_mb": self.ranks.mean(peak_bytes() / (1 << 20))[0] * self.ranks.size,
         }
         if trainer.run.progress.success_rate is not None:
             result["success_rate"] = trainer.run.progress.success_rate
@@ -503,9 +501,3 @@ def rollout_bytes(trainer: Trainer) -> bytes:
         if tree is not None:  # copied: what is seen of a stack lies among its frames
             named |= {f"{field}.{name}".rstrip("."): leaf.clone().contiguous() for name, leaf in named_leaves(tree)}
     return safetensors.torch.save(named)
-
-
-def peak_rss_mb() -> float:
-    """The most memory this process has had, in megabytes."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / (1 << 20 if sys.platform == "darwin" else 1 << 10)

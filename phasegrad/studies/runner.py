@@ -7,7 +7,6 @@ and a cluster's tasks can call it elsewhere.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import signal
@@ -24,6 +23,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from phasegrad.errors import PhasegradError, RunError
+from phasegrad.machine import locking
 from phasegrad.outside import told_to_children
 from phasegrad.runs.contents import LEVELS, is_stray
 from phasegrad.runs.files import write_atomically, write_json
@@ -197,7 +197,7 @@ def exclusive(root: Path) -> Iterator[int]:
     descriptor = os.open(root / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
     try:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            locking.take(descriptor)
         except OSError:
             raise RunError(
                 f"{root} is in use by another study, or by runs that a killed one left behind: "
