@@ -10,6 +10,7 @@ import builtins
 import contextlib
 import errno
 import importlib
+import multiprocessing
 import os
 import runpy
 import signal
@@ -48,6 +49,10 @@ class Lacking(MetaPathFinder):
 def pretend(system: str) -> None:
     for name in THIRD_PARTY:
         importlib.import_module(name)
+    import imageio_ffmpeg
+
+    os.environ["IMAGEIO_FFMPEG_EXE"] = imageio_ffmpeg.get_ffmpeg_exe()  # else that of the other system is looked for
+    multiprocessing.set_start_method("spawn")  # as both have it
     _hide_proc()
     if system == "macos":
         sys.platform = "darwin"
