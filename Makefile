@@ -45,6 +45,7 @@ test: lint
 
 check-lock: setup
 	$(BIN)/python tools/check_lock.py
+	$(BIN)/python tools/check_lock.py requirements.lock --platform
 
 docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

@@ -138,7 +138,7 @@ def _median(runs: list[dict[str, Any]]) -> dict[str, Any]:
 def measure(task: Task, seconds: float, settings: Sequence[str] = ()) -> dict[str, float]:
     """One task in this process: throughput once everything is compiled and allocated, and its limit."""
     from phasegrad.algorithms import ALGORITHMS
-    from phasegrad.runs.session import peak_rss_mb
+    from phasegrad.machine.memory import peak_bytes
 
     given = {**task.fields, **parse_settings(settings)}
     agent = ALGORITHMS[task.algorithm](
@@ -176,7 +176,7 @@ def measure(task: Task, seconds: float, settings: Sequence[str] = ()) -> dict[st
     result = {
         "sps": sps,
         "seconds_to_steady_state": marks[0][0] - begun,
-        "peak_rss_mb": peak_rss_mb(),
+        "peak_rss_mb": peak_bytes() / (1 << 20),
         "bytes_a_step": agent.storage_bytes()
         / (agent.rollouts_kept() * agent.config.num_steps * agent.config.num_envs),
     }

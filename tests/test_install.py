@@ -18,7 +18,7 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tools"))
 import check_lock  # noqa: E402
-from check_lock import LOCKS, File, Page, Pin, check, faults, pins  # noqa: E402
+from check_lock import LOCKS, PLATFORMS, File, Page, Pin, check, faults, pins, unpinned  # noqa: E402
 
 WHEELS = {f"3.{minor}.0": f"thing-1.0-cp3{minor}-cp3{minor}-manylinux_2_28_x86_64.whl" for minor in range(11, 15)}
 
@@ -91,6 +91,32 @@ def test_a_pin_is_checked_where_its_marker_holds_and_pins_must_agree(tmp_path: P
     second.write_text("thing>=1\n")
     with pytest.raises(SystemExit, match=r"b\.lock: 'thing>=1' pins no version"):
         check([second], lambda name: [])
+
+
+def test_every_platform_needs_a_wheel_and_its_own_requirements(tmp_path: Path) -> None:
+    pin = Pin("Thing", "1.0")
+    wheels = {
+        "linux-x86_64": "manylinux_2_28_x86_64", "linux-aarch64": "manylinux_2_17_aarch64",
+        "macos-arm64": "macosx_11_0_arm64", "windows-amd64": "win_amd64",
+    }  # fmt: skip
+    assert list(wheels) == list(PLATFORMS)
+    for name, platform in PLATFORMS.items():
+        assert list(faults(pin, [File(f"thing-1.0-cp311-abi3-{wheels[name]}.whl")], platform)) == []
+        rest = [File(f"thing-1.0-cp311-abi3-{wheel}.whl") for other, wheel in wheels.items() if other != name]
+        assert len(list(faults(pin, rest, platform))) == 4
+    lock = tmp_path / "x.lock"
+    lock.write_text('thing==1.0\ncolours==2.0 ; sys_platform == "win32"\nsteps==1.0\n')
+    asked = {"thing": ['colours>=2 ; platform_system == "Windows"', "steps<1 ; platform_machine == 'arm64'"]}
+
+    def found(platform: str) -> set[str]:
+        return set(unpinned(lock, PLATFORMS[platform], lambda name: asked.get(name, [])))
+
+    assert found("linux-x86_64") == found("windows-amd64") == set()
+    assert len(found("macos-arm64")) == 4  # steps is there in another version, for each Python
+    asked["steps"] = ['colours>=2 ; python_version >= "3.13"']
+    assert found("windows-amd64") == set()
+    assert "steps requires colours>=2, which x.lock lacks, for 3.14.0 on linux-aarch64." in found("linux-aarch64")
+    assert len(found("linux-aarch64")) == 2
 
 
 def test_an_index_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,20 +1,23 @@
-"""Whether every pin of the lock files installs from a wheel on each Python that phasegrad supports.
+"""Whether every pin of the lock files installs from a wheel on each Python and each platform that phasegrad supports.
 
-    python tools/check_lock.py [--index URL] [LOCK ...]
+    python tools/check_lock.py [--index URL] [--platform NAME ...] [LOCK ...]
 
 Reads the package index, installs and downloads nothing, and ends with 1 where a pin has no wheel for one of the Pythons or asks
-for a later patch release than the first: Debian's Python is 3.11.2, and a pin that needs 3.11.5 ends the set-up there.
+for a later patch release than the first: Debian's Python is 3.11.2, and a pin that needs 3.11.5 ends the set-up there. What the
+package needs is checked for every platform, the tools of its developers for Linux on x86-64. A requirement that only another
+platform has (by its marker) must be pinned too; requirements are those of the packages that are installed here.
 """
 
 from __future__ import annotations
 
 import argparse
 import functools
+import importlib.metadata
 import re
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from html.parser import HTMLParser
@@ -24,15 +27,44 @@ from urllib.parse import unquote
 from packaging.markers import Marker
 from packaging.requirements import Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
-from packaging.tags import Tag, compatible_tags, cpython_tags
+from packaging.tags import Tag, compatible_tags, cpython_tags, mac_platforms
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).resolve().parents[1]
 LOCKS = (ROOT / "requirements.lock", ROOT / "requirements-dev.lock")
 PYTHONS = ("3.11.0", "3.12.0", "3.13.0", "3.14.0")  # the first patch release of each: who has the first has least
 GLIBC = 34  # 2.34: Debian 12, Ubuntu 22.04, RHEL 9 and later
 SECONDS = 60
+
+
+@dataclass(frozen=True)
+class Platform:
+    """A system and processor: the wheels it takes and what markers say of it."""
+
+    name: str
+    wheels: tuple[str, ...]
+    system: tuple[str, str, str, str]  # sys_platform, platform_system, platform_machine, os_name
+
+    def environment(self, python: str) -> dict[str, str]:
+        sys_platform, system, machine, os_name = self.system
+        return {
+            "python_full_version": python, "python_version": python.rpartition(".")[0], "sys_platform": sys_platform,
+            "platform_system": system, "platform_machine": machine, "os_name": os_name, "extra": "",
+            "platform_python_implementation": "CPython", "implementation_name": "cpython",
+        }  # fmt: skip
+
+
+def _linux(machine: str) -> Platform:
+    wheels = [f"manylinux_2_{minor}_{machine}" for minor in range(GLIBC, 4, -1)]
+    wheels += [f"manylinux2014_{machine}", f"manylinux2010_{machine}", f"manylinux1_{machine}", f"linux_{machine}"]
+    return Platform(f"linux-{machine}", tuple(wheels), ("linux", "Linux", machine, "posix"))
+
+
+LINUX = _linux("x86_64")
+MACOS = Platform("macos-arm64", tuple(mac_platforms((14, 0), "arm64")), ("darwin", "Darwin", "arm64", "posix"))
+WINDOWS = Platform("windows-amd64", ("win_amd64",), ("win32", "Windows", "AMD64", "nt"))
+PLATFORMS = {platform.name: platform for platform in (LINUX, _linux("aarch64"), MACOS, WINDOWS)}
 
 
 @dataclass(frozen=True)
@@ -66,11 +98,9 @@ class Pin:
     version: str
     marker: Marker | None = None
 
-    def concerns(self, python: str) -> bool:
+    def concerns(self, python: str, platform: Platform = LINUX) -> bool:
         """Whether the line installs anything on this Python."""
-        short = python.rpartition(".")[0]
-        environment = {"python_full_version": python, "python_version": short, "sys_platform": "linux"}
-        return self.marker is None or self.marker.evaluate(environment)
+        return self.marker is None or self.marker.evaluate(platform.environment(python))
 
 
 def pins(lock: Path) -> Iterator[Pin]:
@@ -85,16 +115,15 @@ def pins(lock: Path) -> Iterator[Pin]:
 
 
 @functools.cache
-def tags(python: str) -> set[Tag]:
-    """The wheels that a Python on an ordinary Linux takes."""
+def tags(python: str, platform: Platform = LINUX) -> set[Tag]:
+    """The wheels that a Python there takes."""
     version = [int(part) for part in python.split(".")[:2]]
-    platforms = [f"manylinux_2_{minor}_x86_64" for minor in range(GLIBC, 4, -1)]
-    platforms += ["manylinux2014_x86_64", "manylinux2010_x86_64", "manylinux1_x86_64", "linux_x86_64"]
     interpreter = f"cp{version[0]}{version[1]}"
-    return {*cpython_tags(version, platforms=platforms), *compatible_tags(version, interpreter, platforms)}
+    wheels = list(platform.wheels)
+    return {*cpython_tags(version, platforms=wheels), *compatible_tags(version, interpreter, wheels)}
 
 
-def faults(pin: Pin, files: list[File]) -> Iterator[str]:
+def faults(pin: Pin, files: list[File], platform: Platform = LINUX) -> Iterator[str]:
     """A sentence for every Python on which the pin installs from no wheel."""
     wheels = []
     for file in files:
@@ -104,10 +133,13 @@ def faults(pin: Pin, files: list[File]) -> Iterator[str]:
             continue
         if found == canonicalize_name(pin.name) and number == Version(pin.version):
             wheels.append((supported, file.requires_python))
-    for python in filter(pin.concerns, PYTHONS):
-        fitting = [requires for supported, requires in wheels if supported & tags(python)]
+    where = "" if platform is LINUX else f" on {platform.name}"
+    for python in PYTHONS:
+        if not pin.concerns(python, platform):
+            continue
+        fitting = [requires for supported, requires in wheels if supported & tags(python, platform)]
         if not fitting:
-            yield f"{pin.name}=={pin.version} has no wheel for Python {python}."
+            yield f"{pin.name}=={pin.version} has no wheel for Python {python}{where}."
         elif not any(_admits(requires, python) for requires in fitting):
             yield f"{pin.name}=={pin.version} asks for Python {fitting[0]}, which {python} is not."
 
@@ -130,7 +162,9 @@ def fetched(index: str, name: str) -> list[File]:
         raise
 
 
-def check(locks: list[Path], files_of: Callable[[str], list[File]]) -> list[str]:
+def check(
+    locks: list[Path], files_of: Callable[[str], list[File]], platforms: Sequence[Platform] = (LINUX,)
+) -> list[str]:
     """Every fault of every pin, and of a package that two locks pin differently."""
     pinned: dict[str, Pin] = {}
     found = []
@@ -141,20 +175,52 @@ def check(locks: list[Path], files_of: Callable[[str], list[File]]) -> list[str]
                 found.append(f"{pin.name} is pinned to {first.version} and, in {lock.name}, to {pin.version}.")
     with ThreadPoolExecutor(8) as pool:
         for pin, files in zip(pinned.values(), pool.map(files_of, pinned), strict=True):
-            found += faults(pin, files)
+            for platform in platforms:
+                found += faults(pin, files, platform)
     return found
+
+
+def unpinned(lock: Path, platform: Platform, requires: Callable[[str], list[str]]) -> list[str]:
+    """What a pinned package requires on a platform and the lock pins not, or not there, or in another version."""
+    pinned = {canonicalize_name(pin.name): pin for pin in pins(lock)}
+    found = []
+    for python in PYTHONS:
+        there = {name: pin for name, pin in pinned.items() if pin.concerns(python, platform)}
+        for pin in there.values():
+            for requirement in map(Requirement, requires(pin.name)):
+                if requirement.marker and not requirement.marker.evaluate(platform.environment(python)):
+                    continue
+                other = there.get(canonicalize_name(requirement.name))
+                if other is None or not requirement.specifier.contains(other.version, prereleases=True):
+                    asked = f"{requirement.name}{requirement.specifier}"
+                    found.append(
+                        f"{pin.name} requires {asked}, which {lock.name} lacks, for {python} on {platform.name}."
+                    )
+    return found
+
+
+def _requires(name: str) -> list[str]:
+    """By the metadata of what is installed here; CUDA's packages are torch's own choice, and pins of its build."""
+    lines = importlib.metadata.requires(name) or []
+    return [line for line in lines if not line.lower().startswith(("nvidia-", "cuda-", "triton"))]
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Check that every pin has a wheel for each supported Python.")
     parser.add_argument("locks", nargs="*", type=Path, metavar="LOCK", default=list(LOCKS))
     parser.add_argument("--index", default="https://pypi.org/simple", help="a package index (PEP 503)")
+    parser.add_argument("--platform", nargs="*", choices=PLATFORMS, default=[LINUX.name], help="also: all of them")
     options = parser.parse_args(arguments)
-    found = check(options.locks, lambda name: fetched(options.index, name))
+    platforms = [PLATFORMS[name] for name in options.platform] or list(PLATFORMS.values())
+    found = check(options.locks, lambda name: fetched(options.index, name), platforms)
+    if LOCKS[0] in [lock.resolve() for lock in options.locks]:
+        for platform in platforms:
+            found += unpinned(LOCKS[0], platform, _requires)
     for sentence in found:
         print(sentence)
     if not found:
-        print(f"Every pin has a wheel for Python {', '.join(PYTHONS)}.")
+        where = ", ".join(platform.name for platform in platforms)
+        print(f"Every pin has a wheel for Python {', '.join(PYTHONS)} on {where}.")
     return int(bool(found))
 
 

@@ -16,7 +16,10 @@ from phasegrad.machine.orphans import die_with
 def main() -> int:
     parent, *arguments = sys.argv[1:]
     die_with(int(parent))
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # the cluster's workers block it, and we inherit that
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(
+            signal.SIG_UNBLOCK, {signal.SIGINT}
+        )  # the cluster's workers block it, and we inherit that
     return run(arguments)
 
 

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import psutil
+
 from phasegrad.errors import ConfigError
+
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None  # type: ignore[assignment]
 
 GROUPS = Path("/sys/fs/cgroup")
 PROCESS = Path("/proc/self")
@@ -29,6 +36,8 @@ def _of_the_machine() -> Iterator[int]:
     for line in _text(MACHINE).splitlines():
         if line.startswith("MemAvailable:"):
             yield int(line.split()[1]) * 1024
+            return
+    yield int(psutil.virtual_memory().available)
 
 
 def _of_the_groups() -> Iterator[int]:
@@ -59,9 +68,7 @@ def _reclaimable(stat: Path) -> int:
 
 def _of_the_process() -> Iterator[int]:
     """What `ulimit -v` and `ulimit -d` leave."""
-    try:
-        import resource
-    except ImportError:  # not a system with such limits
+    if resource is None:
         return
     sizes = dict(re.findall(r"^(VmSize|VmData):\s+(\d+) kB$", _text(PROCESS / "status"), re.M))
     for kind, size in ((resource.RLIMIT_AS, "VmSize"), (resource.RLIMIT_DATA, "VmData")):
@@ -105,10 +112,18 @@ def gigabytes(count: float) -> str:
     return f"{count / 2**30:.2f} GiB" if count >= 2**30 / 10 else f"{count / 2**20:.1f} MiB"
 
 
-def resident_bytes(process: int | str = "self") -> int | None:
-    """The memory that a process of this machine has now, where the system says."""
+def resident_bytes(process: int | None = None) -> int | None:
+    """The memory that a process of this machine (this one unless told) has now, where the system says."""
     try:
-        pages = int(Path(f"/proc/{process}/statm").read_text().split()[1])
-        return pages * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError, IndexError):
+        return int(psutil.Process(process).memory_info().rss)
+    except (psutil.Error, ValueError, OverflowError):
         return None
+
+
+def peak_bytes() -> int:
+    """The most memory that this process has had."""
+    if resource is None:
+        found = psutil.Process().memory_info()
+        return int(getattr(found, "peak_wset", found.rss))
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak << 10

@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
+import psutil
+
 SECONDS_BETWEEN_LOOKS = 0.5
 _PR_SET_PDEATHSIG = 1
 
@@ -31,15 +33,10 @@ def die_with_parent() -> bool:
 
 def is_running(process: int) -> bool:
     """Whether this machine has a process of that number, whoever owns it."""
-    if process <= 0:  # the number of no process: to the kernel it means a group of them
-        return False
     try:
-        os.kill(process, 0)
-    except PermissionError:
-        return True  # there, and another user's
-    except (OSError, OverflowError):
+        return process > 0 and psutil.pid_exists(process)  # what is below is to the kernel a group of them
+    except OverflowError:
         return False
-    return True
 
 
 def began(process: int) -> str | None:
@@ -65,14 +62,14 @@ def die_with(parent: int, by_kernel: bool = True) -> None:
     if os.getppid() != parent:
         _die()
     if not told:
-        threading.Thread(target=_watch, args=(parent, threading.Event()), daemon=True).start()
+        _begin_to_watch(parent, threading.Event())
 
 
 @contextmanager
 def dying_with_parent() -> Iterator[None]:
     """The same for a while, and for a parent's death only: the kernel's signal comes at that of its forking thread."""
     over = threading.Event()
-    threading.Thread(target=_watch, args=(os.getppid(), over), daemon=True).start()
+    _begin_to_watch(os.getppid(), over)
     try:
         yield
     finally:
@@ -93,12 +90,17 @@ def leave_if_forked(process: int) -> None:
     os._exit(0)
 
 
+def _begin_to_watch(parent: int, over: threading.Event) -> None:
+    threading.Thread(target=_watch, args=(parent, over), daemon=True).start()
+
+
 def _watch(parent: int, over: threading.Event) -> None:
     while not over.wait(SECONDS_BETWEEN_LOOKS):
-        if os.getppid() != parent:
+        if os.getppid() != parent or not is_running(parent):  # Windows never gives an orphan another parent
             _die()
 
 
 def _die() -> NoReturn:
-    os.kill(os.getpid(), signal.SIGKILL)
-    raise SystemExit(1)  # never reached
+    if hasattr(signal, "SIGKILL"):
+        os.kill(os.getpid(), signal.SIGKILL)
+    os._exit(1)

@@ -10,7 +10,6 @@ import contextlib
 import logging
 import os
 import sys
-import termios
 import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -19,12 +18,18 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.live import Live
 
+try:
+    import termios
+except ImportError:  # Windows
+    termios = None  # type: ignore[assignment]
+
 FRAMES_A_SECOND = 2
+_UNMOVABLE = ("dumb", "unknown") if sys.platform == "win32" else ("", "dumb", "unknown")  # Windows sets no TERM
 
 
 def is_terminal() -> bool:
     """Whether standard output is a terminal whose cursor can be moved."""
-    return sys.stdout.isatty() and os.environ.get("TERM", "").lower() not in ("", "dumb", "unknown")
+    return sys.stdout.isatty() and os.environ.get("TERM", "").lower() not in _UNMOVABLE
 
 
 @contextlib.contextmanager
@@ -48,6 +53,8 @@ def keys_unseen() -> Iterator[None]:
 
 def _own_terminal() -> int | None:
     """Standard input, where it is a terminal and this process is in its foreground."""
+    if termios is None:
+        return None
     with contextlib.suppress(OSError, ValueError):
         fd = sys.__stdin__.fileno() if sys.__stdin__ is not None else -1
         if is_terminal() and os.isatty(fd) and os.tcgetpgrp(fd) == os.getpgrp():

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import resource
-import sys
 import time
 import warnings
 from collections.abc import Iterator, Mapping
@@ -27,6 +25,7 @@ from phasegrad.errors import (
     RunError,
 )
 from phasegrad.machine.descriptors import hold_standard
+from phasegrad.machine.memory import peak_bytes
 from phasegrad.runs.carried import take_up_carried
 from phasegrad.runs.changing import ChangesFile, change_from_json
 from phasegrad.runs.console import make_display
@@ -464,7 +463,7 @@ class Session:
             "episodes": trainer.run.progress.episodes,
             "sps": (trainer.run.progress.step - self.first_step) / (time.perf_counter() - self.started),
             "seconds": self._seconds(),
-            "peak_rss_mb": self.ranks.mean(peak_rss_mb())[0] * self.ranks.size,
+            "peak_rss_mb": self.ranks.mean(peak_bytes() / (1 << 20))[0] * self.ranks.size,
         }
         if trainer.run.progress.success_rate is not None:
             result["success_rate"] = trainer.run.progress.success_rate
@@ -527,9 +526,3 @@ def require_finite_parameters(trainer: Trainer) -> None:
                 f"The parameter {name} became NaN or infinite in iteration {trainer.run.progress.iteration}, before step "
                 f"{trainer.run.progress.step}: training has diverged; lower learning_rate."
             )
-
-
-def peak_rss_mb() -> float:
-    """The most memory this process has had, in megabytes."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / (1 << 20 if sys.platform == "darwin" else 1 << 10)

@@ -40,7 +40,7 @@ class StopRequests:
         if self.requested:
             raise self.error(self._at_once())
         self.requested = number
-        self._timer = threading.Timer(GRACE_SECONDS, signal.pthread_kill, (threading.main_thread().ident, number))
+        self._timer = threading.Timer(GRACE_SECONDS, _interrupt, (number,))
         self._timer.daemon = True
         self._timer.start()
         if self.speaks:
@@ -62,3 +62,11 @@ class StopRequests:
         for number, handler in self._before.items():
             signal.signal(number, handler)
         self._before = {}
+
+
+def _interrupt(number: int) -> None:
+    """The signal once more, in the main thread, where Python handles signals."""
+    if hasattr(signal, "pthread_kill") and (thread := threading.main_thread().ident) is not None:
+        signal.pthread_kill(thread, number)
+    else:
+        signal.raise_signal(number)

@@ -7,7 +7,6 @@ and a cluster's tasks can call it elsewhere.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import signal
@@ -24,6 +23,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from phasegrad.errors import PhasegradError, RunError
+from phasegrad.machine import locking
 from phasegrad.machine.regular_files import NotRegularError, open_below, open_folder
 from phasegrad.outside import told_to_children
 from phasegrad.runs.below import (
@@ -238,7 +238,7 @@ def exclusive(root: Path) -> Iterator[int]:
     try:
         require_folders(root, LOGS, RUNS)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            locking.take(descriptor)
         except BlockingIOError:
             raise RunError(
                 f"{root} is in use by another study, or by runs that a killed one left behind: "
