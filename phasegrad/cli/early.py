@@ -153,7 +153,7 @@ def check_report(options: argparse.Namespace) -> None:
 
 def require_run(folder: str) -> None:
     path = as_path(folder)
-    if not (path / CONFIG).exists():
+    if not os.path.lexists(path / CONFIG):
         raise RunError(f"{path} is not a run directory: it has no {CONFIG}.")
 
 
