@@ -105,6 +105,6 @@ def require_plain(folder: Path, links: bool) -> None:
             if pattern.fullmatch(name):
                 raise RunError(f"{folder / place / name} is {kind(mode)}, not a file: move it away, then try again.")
     for name in FILES:
-        mode = mode_of(folder / name)
-        if mode is not None and not stat.S_ISREG(mode) and not (links and stat.S_ISLNK(mode)):
-            raise RunError(f"{folder / name} is {kind(mode)}, not a file: move it away, then try again.")
+        found = mode_of(folder / name)
+        if found is not None and not stat.S_ISREG(found) and not (links and stat.S_ISLNK(found)):
+            raise RunError(f"{folder / name} is {kind(found)}, not a file: move it away, then try again.")
