@@ -16,6 +16,7 @@ import socket
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,6 +24,8 @@ import pytest
 import phasegrad as pg
 from phasegrad.cli.main import main
 from phasegrad.errors import PhasegradError, RunError
+from phasegrad.studies.runner import execute
+from phasegrad.studies.standing import RunPlace, Standing
 
 SMALL: dict[str, Any] = {
     "preset": "none", "num_envs": 2, "num_steps": 8, "num_minibatches": 2, "hidden_sizes": (8,), "seed": 3,
@@ -194,15 +197,16 @@ def test_a_run_is_resumed_or_replaced_without_touching_what_is_outside(
     for number, arguments in enumerate((RESUME, OVERWRITE)):
         run = Path(shutil.copytree(original, tmp_path / f"run{number}"))
         outside = tmp_path / f"outside{number}"
-        put(kind, place(run, name), outside)
+        path = place(run, name)
+        put(kind, path, outside)
         before, was = contents(outside), contents(run)
         code, said = call([argument.replace("RUN", str(run)) for argument in arguments])
         assert contents(outside) == before, arguments[0]
         if code:
-            assert f"{place(run, name).name} is a" in said or "segments is a" in said or kind == "huge", said
+            assert f"{path.name} is a" in said, said
             after = contents(run)
-            for path, about in was.items():  # refused before anything is written
-                assert after[path][2] == about[2], path
+            for each, about in was.items():  # refused before anything is written
+                assert after[each][2] == about[2], each
         elif name.startswith("checkpoints/NEWEST/") and number == 0:
             assert "The checkpoint before it is used." in said
             assert kind == "huge" or f"{name.rpartition('/')[2]} is a" in said
@@ -302,7 +306,7 @@ OUTPUTS = {
     "steps.npz": ["eval", "RUN", "--episodes", "1", "--save-steps", "NAMED"],
     "film.mp4": ["video", "RUN", "--max-steps", "3", "--out", "NAMED"],
     "policy.onnx": ["export", "RUN", "--onnx", "NAMED"],
-    "bench.json": ["bench", "--out", "NAMED", "--task", "none"],
+    "bench.json": ["bench", "none", "--out", "NAMED"],
 }
 
 
@@ -363,10 +367,9 @@ def test_demonstrations_are_read_from_files_alone(tmp_path: Path, call: Called, 
 @pytest.mark.parametrize("name", [".lock", "study.json", "page.json", "table.md", "report.html", "logs", "runs"])
 def test_a_study_is_written_into_its_folder_alone(tmp_path: Path, call: Called, name: str, kind: str) -> None:
     (tmp_path / "small.toml").write_text(
-        'name = "small"\ntitle = "Small"\nabout = "A."\nsteps = 32\nseeds = [1]\nscore = "last100"\n'
-        'normalise = "none"\n'
-        '[[environments]]\nname = "cart"\nenv = "CartPole-v1"\n'
-        '[[variants]]\nname = "ppo"\nalgorithm = "ppo"\n[variants.fields]\npreset = "none"\nnum_envs = 2\nnum_steps = 8\n'
+        'title = "Small"\nabout = "A small one"\nsteps = 32\nseeds = [1]\nscore = "last100"\n'
+        'environments = [{ env = "CartPole-v1" }]\n'
+        '[variants.ppo]\nalgorithm = "ppo"\nnum_envs = 2\nnum_steps = 8\nnum_minibatches = 2\n'
     )
     root = tmp_path / "study"
     root.mkdir()
@@ -380,6 +383,25 @@ def test_a_study_is_written_into_its_folder_alone(tmp_path: Path, call: Called, 
     assert (contents(tmp_path / "outside"), (root / name).lstat().st_mtime_ns) == before
     assert call(["watch", str(root), "--once"])[0] == 2
     assert (contents(tmp_path / "outside"), (root / name).lstat().st_mtime_ns) == before
+
+
+@pytest.mark.parametrize("kind", ["link", "loose link", "pipe", "device", "folder"])
+@pytest.mark.parametrize("name", ["logs/cart/ppo/s1.log", "logs/cart", "runs/cart", "runs/cart/ppo/s1"])
+def test_a_run_of_a_study_writes_below_it_alone(tmp_path: Path, name: str, kind: str) -> None:
+    root = tmp_path / "study"
+    run: Any = SimpleNamespace(log=root / "logs/cart/ppo/s1.log", folder=root / "runs/cart/ppo/s1")
+    run.folder.mkdir(parents=True)
+    run.log.parent.mkdir(parents=True)
+    run.log.write_text("$ train\n")
+    put(kind, root / name, tmp_path / "outside")
+    before = contents(tmp_path / "outside")
+    with bounded():
+        outcome = execute(run)
+        standing = Standing(RunPlace("cart", "ppo", 1, run.folder, run.log, 64), "eval").look()
+    assert outcome.status == "failed"
+    assert f"{name} is a" in outcome.message
+    assert standing.state in ("failed", "waiting", "starting")
+    assert contents(tmp_path / "outside") == before
 
 
 @pytest.mark.parametrize("kind", ["link", "loose link", "pipe", "device", "folder"])

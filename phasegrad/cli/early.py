@@ -156,7 +156,7 @@ def check_report(options: argparse.Namespace) -> None:
 def require_run(folder: str) -> None:
     path = as_path(folder)
     with reading(path / CONFIG):
-        is_run = (path / CONFIG).exists()
+        is_run = os.path.lexists(path / CONFIG)
     if not is_run:
         raise RunError(f"{path} is not a run directory: it has no {CONFIG}.")
 
