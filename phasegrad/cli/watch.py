@@ -16,7 +16,7 @@ from phasegrad.machine.memory import resident_bytes
 from phasegrad.machine.paths import as_path
 from phasegrad.phases import SETTINGS, phase_schedule
 from phasegrad.runs.ending import summary_line
-from phasegrad.runs.files import read_json_object
+from phasegrad.runs.files import read_json_object, require_within_reach
 from phasegrad.runs.formats import duration, printable
 from phasegrad.runs.lock import holder, is_held
 from phasegrad.runs.noting import is_greedy_at, read_evaluations
@@ -37,6 +37,7 @@ class Watched:
         self.path = as_path(path)
         self.config = read_json_object(self.path / CONFIG)
         if not self.config:
+            require_within_reach(self.path / CONFIG)
             raise RunError(f"{self.path} is not a run directory: it has no readable {CONFIG}.")
         self.reader = MetricsReader(self.path / METRICS)
         self.view = RunView("", 0, run_dir=printable(self.path))
