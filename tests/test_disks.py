@@ -49,19 +49,24 @@ compile = "off"
 NEED = {  # commands that must go on in the face of a condition; all others may fail, in a sentence
     "read-only": {"eval", "watch", "presets", "study"},
     "full": {"eval", "watch", "presets", "study"},
-    "almost full": {"eval", "watch", "presets", "study"},
     "no permission to write": {"eval", "watch", "presets", "study"},
     "temporary files on another disk": {"video"},
     "temporary files on a full disk": set(),
     "no temporary files": set(),
 }
 TEMPORARY = ["video"]
-OF_A_RUN = ["overwrite", "resume", "eval", "plot", "video", "export", "report", "watch"]
+OF_A_RUN = ["overwrite", "resume", "eval", "plot", "report", "watch"]
 OF = {
+    "almost full": ["train", "log_steps", "resume", "report", "tune"],
+    "no permission to write": ["overwrite", "eval", "save_steps", "watch", "study", "study_locked"],
     "no permission for the folder": OF_A_RUN,
-    "no permission for metrics": [*OF_A_RUN, "clone"],
+    "no permission for metrics": ["plot", "report", "watch", "clone"],
     "no permission for the config": [*OF_A_RUN, "study"],
-    "no permission for checkpoints": OF_A_RUN,
+    "no permission for checkpoints": ["resume", "eval", "watch"],
+    "no more files": ["train", "resume", "eval", "plot", "report", "watch", "presets", "study_locked"],
+    "three more files": ["overwrite", "resume", "plot", "video", "export", "tune"],
+    "output on a full disk": ["train", "resume", "eval", "watch", "presets", "study"],
+    "output nobody reads": ["train", "resume", "eval", "watch", "presets", "study"],
     "temporary files on a full disk": TEMPORARY,
     "temporary files on another disk": TEMPORARY,
     "no temporary files": TEMPORARY,

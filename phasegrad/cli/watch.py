@@ -17,7 +17,7 @@ from phasegrad.machine.paths import as_path
 from phasegrad.phases import SETTINGS, phase_schedule
 from phasegrad.runs.below import require_file
 from phasegrad.runs.ending import summary_line
-from phasegrad.runs.files import read_json_object
+from phasegrad.runs.files import read_json_object, require_within_reach
 from phasegrad.runs.formats import duration, printable
 from phasegrad.runs.lock import holder, is_held
 from phasegrad.runs.noting import is_greedy_at, read_evaluations
@@ -39,6 +39,7 @@ class Watched:
         require_file(self.path / CONFIG)
         self.config = read_json_object(self.path / CONFIG)
         if not self.config:
+            require_within_reach(self.path / CONFIG)
             raise RunError(f"{self.path} is not a run directory: it has no readable {CONFIG}.")
         self.reader = MetricsReader(self.path / METRICS)
         self.view = RunView("", 0, run_dir=printable(self.path))

@@ -17,7 +17,7 @@ import numpy as np
 from phasegrad.errors import RunError, visible
 from phasegrad.machine.paths import as_path
 from phasegrad.runs.below import require_file
-from phasegrad.runs.files import read_json_object
+from phasegrad.runs.files import read_json_object, require_within_reach
 from phasegrad.runs.gaps import between, named
 from phasegrad.runs.noting import read_evaluations
 from phasegrad.runs.reading import CONFIG, METRICS, RESULT, MetricsReader, number_or_none
@@ -109,6 +109,7 @@ def read_run(path: Path) -> RecordedRun:
     require_file(path / CONFIG)
     config = read_json_object(path / CONFIG)
     if not config:
+        require_within_reach(path / CONFIG)
         raise RunError(f"{path} is not a run directory: its {CONFIG} is missing, damaged or too large.")
     reader = MetricsReader(path / METRICS)
     steps: list[float] = []

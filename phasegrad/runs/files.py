@@ -109,7 +109,8 @@ def reading(path: Path) -> Iterator[None]:
         sentence = f"{path} cannot be read: {error.strerror or error}"
         if error.errno in BAD_FILE:
             raise DamagedError(f"{sentence}.") from None
-        raise RunError(f"{sentence}; nothing was changed: make it readable, then try again.") from None
+        helps = remedy(error) if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENAMETOOLONG) else "make it readable"
+        raise RunError(f"{sentence}; nothing was changed: {helps}, then try again.") from None
 
 
 def read_limited(path: Path, most_bytes: int, links: bool = False) -> bytes:
@@ -124,6 +125,12 @@ def read_limited(path: Path, most_bytes: int, links: bool = False) -> bytes:
         if size > LARGE and (free := available_bytes()) is not None and size > free:
             raise RunError(f"{path} has {gigabytes(size)}, and only {gigabytes(free)} of memory are free.")
         return file.read(size + 1)  # asking for more would take memory for that
+
+
+def require_within_reach(path: Path) -> None:
+    """RunError where a file is there and merely cannot be read now; one that is missing or damaged passes."""
+    with contextlib.suppress(DamagedError):
+        read_limited(path, MOST_OBJECT_BYTES)
 
 
 def require_checksum(path: Path, sha256: Any, most_bytes: int) -> None:
