@@ -526,12 +526,28 @@ def test_a_studys_file_of_a_huge_grid_is_counted_first(tmp_path: Path) -> None:
         planned_places(tmp_path, data)
 
 
-@pytest.mark.parametrize("payload", [b"[" * 200_000, b'{"op_code": ' + b"9" * 5000 + b"}", b"\0\xff", b"{}\n{}\n"])
-def test_a_searchs_journal_that_is_none(tmp_path: Path, payload: bytes, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"[" * 200_000,
+        b'{"op_code": ' + b"9" * 5000 + b"}",
+        b"\0\xff",
+        b"{}\n{}\n",
+        b'{"op_code": 0}\n' + b"[" * 200_000 + b"\n",
+        b'{"op_code": 0, "study_name": 3}\n{"op_code": 4}\n',
+        None,
+    ],
+)
+def test_a_searchs_journal_that_is_none(
+    tmp_path: Path, payload: bytes | None, capsys: pytest.CaptureFixture[str]
+) -> None:
     pytest.importorskip("optuna")
     from phasegrad.tune.search import JOURNAL
 
-    (tmp_path / JOURNAL).write_bytes(payload)
+    if payload is None:
+        os.mkfifo(tmp_path / JOURNAL)
+    else:
+        (tmp_path / JOURNAL).write_bytes(payload)
     command = ["tune", "ppo", "--env", "CartPole-v1", "--dir", str(tmp_path), "--trials", "1", "--total-steps", "64"]
     assert main(command) == 2
     assert capsys.readouterr().err.count("\n") == 1

@@ -39,6 +39,16 @@ STUDY = "phasegrad"  # the name in the journal
 INTERRUPTED = "interrupted"  # the mark of a trial that was stopped from outside
 EVALUATION_EPISODES = 10
 # Settings of a run, not of what is learned: no part of a preset.
+MOST_JOURNAL_BYTES = 1 << 28  # thousands of trials
+DAMAGED = (
+    ValueError,
+    KeyError,
+    AssertionError,
+    TypeError,
+    AttributeError,
+    IndexError,
+    RecursionError,
+)  # of Optuna's reading
 NOT_IN_PRESET = (
     "env", "env_options", "total_steps", "seed", "preset", "device", "torch_threads", "run_dir", "eval_episodes",
 )  # fmt: skip
@@ -114,8 +124,8 @@ class Search:
             )
         except OSError as error:
             raise RunError(self.lost_journal(error)) from None
-        except (ValueError, KeyError, AssertionError) as error:
-            raise RunError(f"{self.folder / JOURNAL} is damaged ({error}): use another --dir.") from None
+        except DAMAGED as error:
+            raise RunError(f"{self.folder / JOURNAL} is damaged ({str(error)[:80]}): use another --dir.") from None
         asked = {"env": self.env, "algorithm": self.algorithm, "steps": self.steps}
         asked |= {"env_options": self.fixed["env_options"], "settings": self.settings}
         for name, value in asked.items():
@@ -277,6 +287,8 @@ def is_journal(path: Path) -> bool:
     """Whether this is the record of a search, or the place of one."""
     try:
         with open(open_own(path), "rb") as file:
+            if os.fstat(file.fileno()).st_size > MOST_JOURNAL_BYTES:
+                return False
             entry = json.loads(file.readline(1 << 20) or b'{"op_code": 0}')
     except (OSError, ValueError, RecursionError):
         return False
