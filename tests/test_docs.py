@@ -81,7 +81,18 @@ def test_the_snippets_of_a_page_run_one_after_another(
 
 
 @pytest.mark.parametrize(
-    "name", ["video.md", "plot.md", "export.md", "tune.md", "memory.md", "networks.md", "warm_starts.md", "actions.md"]
+    "name",
+    [
+        "video.md",
+        "plot.md",
+        "export.md",
+        "tune.md",
+        "memory.md",
+        "networks.md",
+        "warm_starts.md",
+        "actions.md",
+        "environments.md",
+    ],
 )
 def test_the_commands_of_a_page_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

@@ -147,7 +147,7 @@ def main() -> int:
         ):
             rows[row["id"]] = {"id": row["id"], **known.get(row["id"], {"family": "unknown", "mark": ""}), **row}
             print(f"{number}/{len(wanted)} {row['id']}: {row['outcome']} {row.get('sentence', '')}", flush=True)
-            if number % 20 == 0 or number == len(wanted):
+            if number % 5 == 0 or number == len(wanted):
                 write(options.out, rows.values())
     if not wanted:
         write(options.out, rows.values())
