@@ -6,7 +6,7 @@ import contextlib
 import re
 from pathlib import Path
 
-from phasegrad.errors import PhasegradError, RunError
+from phasegrad.errors import DamagedError, RunError
 from phasegrad.runs.changing import CHANGES
 from phasegrad.runs.files import intended_name, read_json
 from phasegrad.runs.metrics import EVENTS, TENSORBOARD
@@ -47,7 +47,7 @@ def require_own_run(folder: Path, way_out: str) -> None:
         raise RunError(
             f"{folder} is not a run directory (it has no {CONFIG}), so it will not be overwritten: {way_out}."
         ) from None
-    except PhasegradError:
+    except DamagedError:
         config = None
     versions = config.get("versions") if isinstance(config, dict) else None
     if (
