@@ -322,9 +322,7 @@ def test_numbers_of_recorded_changes_are_checked(value: Any, base: Path, tmp_pat
 # Names
 
 
-@pytest.mark.parametrize(
-    "name", ["a b", "quo'te\"s", "new\nline", "ünï-日本", "dot.", "-dash", "100%", "$(x)", "[0-9]*"]
-)
+@pytest.mark.parametrize("name", ["a b", "quo'te\"s", "new\nline", "ünï-日本", "-dot.", "100%[0-9]*"])
 def test_names_of_run_directories(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     ppo(Path(name)).learn(128)

@@ -6,7 +6,7 @@ import re
 import stat
 from pathlib import Path
 
-from phasegrad.errors import DamagedError, PhasegradError, RunError
+from phasegrad.errors import DamagedError, RunError
 from phasegrad.machine.regular_files import kind
 from phasegrad.runs.below import CHECKPOINTS as CHECKPOINTS
 from phasegrad.runs.below import VIDEOS, mode_of, names_in, remove_empty_in, remove_file, require_folders, special_in
@@ -52,11 +52,8 @@ def require_own_run(folder: Path, way_out: str) -> None:
             f"{folder} is not a run directory (it has no {CONFIG}), so it will not be overwritten: {way_out}."
         ) from None
     except DamagedError as error:
-        if stat.S_ISREG(mode_of(folder / CONFIG) or 0):
-            config = None
-        else:
+        if not stat.S_ISREG(mode_of(folder / CONFIG) or 0):
             raise RunError(f"{str(error).rstrip('.')}, and {folder} will not be overwritten: {way_out}.") from None
-    except PhasegradError:
         config = None
     versions = config.get("versions") if isinstance(config, dict) else None
     if (
