@@ -45,7 +45,15 @@ def processors(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
 
 
 def begin(run_dir: Path | None = None) -> Any:
-    settings = {"num_envs": 4, "num_steps": 16, "eval_episodes": 0, "seed": 5, "compile": "off", "num_minibatches": 1}
+    settings: dict[str, Any] = {
+        "num_envs": 4,
+        "num_steps": 16,
+        "eval_episodes": 0,
+        "seed": 5,
+        "compile": "off",
+        "num_minibatches": 1,
+    }
+    settings["encoder"] = "impala"  # ends with other bits on two threads than on one
     return pg.PPO(Pictures, **settings, **({"run_dir": run_dir, "checkpoint_every": 64} if run_dir else {}))
 
 
