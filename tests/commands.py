@@ -71,7 +71,7 @@ class Command:
             import multiprocessing.util
 
             with contextlib.suppress(BaseException):
-                multiprocessing.util._exit_function()  # type: ignore[attr-defined] # what Python does at its end
+                multiprocessing.util._exit_function()  # type: ignore[attr-defined]  # what Python does at its end
             os._exit(code)
 
     @property

@@ -307,3 +307,18 @@ def test_what_an_environment_does_to_its_process_leaves_the_run_right(way: str, 
             assert (tensor == found.tensors()[name]).all(), (kind, name)
         assert not list(run.glob(".lock"))
     assert said["Forking"].count("an environment forked the process") >= 2
+
+
+def test_workers_leave_stopping_to_their_parent_and_python_ends_without_waiting_for_them(tmp_path: Path) -> None:
+    """torchrun and schedulers send SIGTERM to a whole group; and an agent that nobody closes must not keep its process."""
+    code = (
+        "import os, signal, numpy as np, misbehaving_envs as bad\nfrom phasegrad.envs import make\n"
+        "env = make(bad.Quiet, num_envs=2, seeds=[0, 1], vectorization='async')\nenv.reset()\n"
+        "for worker in env._source.processes:\n"
+        "    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):\n        os.kill(worker.pid, number)\n"
+        "assert env.step(np.zeros(2, np.int64)).reward.tolist() == [1.0, 1.0]\nprint('well')\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=environment, text=True, capture_output=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "well\n", "")

@@ -127,7 +127,9 @@ class Config:
         0, "threads of envpool; 0 for one an environment up to the number of cores", low=0, high=1 << 12
     )
     env_timeout: float = setting(
-        0.0, "seconds that a step of a gymnasium environment may take before the run stops; 0 for no limit", low=0
+        0.0,
+        "seconds that a step or the close of a gymnasium environment may take before it is given up; 0 for no limit",
+        low=0,
     )
     num_envs: int = setting(8, "N: environments stepped together", low=1, high=1 << 20)
     num_steps: int = setting(256, "T: steps of each environment in a rollout", low=1, high=1 << 24)

@@ -116,7 +116,7 @@ def close_source(source: gym.vector.VectorEnv, timeout: float | None, failed: bo
         warn_of_close(f"The vector environment {late if isinstance(error, StepTimeout) else said}.")
     finally:
         if isinstance(source, AsyncVectorEnv):
-            end_workers(source)
+            end_workers(source, gently=not isinstance(source, Workers))
 
 
 class AdaptedVectorEnv(VectorEnv):

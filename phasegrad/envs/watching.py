@@ -88,14 +88,19 @@ def end_with_parent(parent: int = 0) -> None:
     gc.enable()
     with contextlib.suppress(ValueError):
         signal.set_wakeup_fd(-1)
-    # Ctrl-C in a terminal reaches workers too: stopping is the parent's task
+    # Ctrl-C in a terminal, and what torchrun sends to a whole group, reach workers too: stopping is the parent's task.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    for number in (signal.SIGTERM, signal.SIGALRM, getattr(signal, "SIGHUP", signal.SIGTERM)):
-        signal.signal(number, signal.SIG_DFL)
+    for number in (signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)):
+        signal.signal(number, _leave_to_parent)  # not ignored: what the environment starts would inherit that
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
     if parent:
         die_with(parent, by_kernel=False)
     else:
         die_with_parent()
+
+
+def _leave_to_parent(_: int, __: FrameType | None) -> None:
+    """The parent ends its workers itself, by SIGKILL if need be."""
 
 
 # What went wrong, in words
@@ -185,12 +190,12 @@ def unanswering(workers: Any, hung_up: bool) -> tuple[int, bool] | None:
     return None
 
 
-def end_workers(workers: AsyncVectorEnv) -> None:
-    """End and reap every worker process, however it is stuck."""
-    for process in workers.processes:
+def end_workers(workers: AsyncVectorEnv, gently: bool = False) -> None:
+    """End and reap every worker process, however it is stuck; `gently` where they are not this package's."""
+    deadline = time.monotonic() + (_SECONDS_TO_END if gently else 0.0)
+    for process in workers.processes if gently else []:
         process.terminate()
-    deadline = time.monotonic() + _SECONDS_TO_END
-    for process in workers.processes:
+    for process in workers.processes if gently else []:
         process.join(max(0.0, deadline - time.monotonic()))
     for process in workers.processes:
         if process.is_alive():

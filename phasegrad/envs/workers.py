@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import os
 import time
+import weakref
 from collections.abc import Sequence
 from functools import partial
+from multiprocessing import util
 from typing import Any
 
 import gymnasium as gym
@@ -32,11 +34,16 @@ from phasegrad.errors import EnvError
 _SECONDS_TO_LEAVE = 1.0  # for a process whose environment is closed
 
 
+_living: weakref.WeakSet[Workers] = weakref.WeakSet()
+
+
 class Workers(AsyncVectorEnv):
     """A process for each of `factories`, on its own of `seeds`; environment `first` of the run is the first of them."""
 
     def __init__(self, factories: Sequence[EnvFactory], seeds: Sequence[int], first: int = 0) -> None:
         self.seeds, self.first_env = list(seeds), first
+        self._owner = os.getpid()
+        _living.add(self)
         makers = [
             partial(GuardedEnv, factory, first + index, seed)
             for index, (factory, seed) in enumerate(zip(factories, seeds, strict=True))
@@ -92,6 +99,13 @@ class Workers(AsyncVectorEnv):
         finally:
             end_workers(self)
 
+    def end(self) -> None:
+        """End the processes as they are, once."""
+        if not getattr(self, "closed", True) and hasattr(self, "parent_pipes") and os.getpid() == self._owner:
+            end_workers(self)
+
+    __del__ = end
+
     def _ask_to_close(self, pipe: Any) -> bool:
         try:
             pipe.send(("_call", ("finish", [], {})))
@@ -123,6 +137,15 @@ class Workers(AsyncVectorEnv):
                 continue
         for index in asked:
             self.processes[index].join(max(0.0, deadline - time.monotonic()))
+
+
+def _end_all() -> None:
+    """Before multiprocessing asks them to end and waits for them, at Python's end, where an agent was not closed."""
+    for workers in list(_living):
+        workers.end()
+
+
+util.Finalize(None, _end_all, exitpriority=100)
 
 
 def _work(
