@@ -14,6 +14,8 @@ import argparse
 import json
 import os
 import shlex
+import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -90,13 +92,14 @@ def main() -> int:
         print(*(case.title for case in cases), sep="\n")
         return 0
     begun = time.monotonic()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was made is removed
     campaign.import_everything()
-    folder = Path(
-        tempfile.mkdtemp(prefix="faults-")
-    )  # no TemporaryDirectory: each forked child would remove it at its end
+    memory = Path("/dev/shm")  # where a disk is shared, waiting for it takes longer than most cases
+    place = memory if os.access(memory, os.W_OK) and shutil.disk_usage(memory).free > 2e9 else None
+    # Not TemporaryDirectory: each forked child would remove it at its end. Compiled code may not be run from memory
+    folder, cache = (Path(tempfile.mkdtemp(prefix="faults-", dir=where)) for where in (place, None))
     try:
         folder.chmod(0o755)
-        cache = Path(tempfile.mkdtemp(prefix="faults-cache-"))  # of compiled code, which may not run in memory
         made = templates.build(folder / "templates", cache, {case.area for case in cases})
         print(f"{len(cases)} cases; everything is set after {time.monotonic() - begun:.0f} s", flush=True)
         journal = options.journal or folder / "journal.jsonl"

@@ -7,6 +7,7 @@ import importlib
 import json
 import os
 import shutil
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -98,11 +99,18 @@ def run_cases(
             _work(cases, folder / f"worker-{index}", templates, seed, reading, journal)
         workers.append(worker)
     os.close(reading)
-    for number in waiting:
-        os.write(writing, number.to_bytes(4, "little"))
-    os.close(writing)
-    for worker in workers:
-        os.waitpid(worker, 0)
+    try:
+        for number in waiting:
+            os.write(writing, number.to_bytes(4, "little"))
+        os.close(writing)
+        for worker in workers:
+            os.waitpid(worker, 0)
+    except BaseException:  # stopped: each worker ends its case and what that has started
+        for worker in workers:
+            with contextlib.suppress(OSError):
+                os.kill(worker, signal.SIGTERM)
+                os.waitpid(worker, 0)
+        raise
     wanted = {(case.area, case.name) for case in cases}
     return [entry for entry in read_journal(journal) if (entry["area"], entry["name"]) in wanted]
 
@@ -119,6 +127,8 @@ def _work(cases: Sequence[Case], folder: Path, templates: Templates, seed: int, 
             if entry["verdict"] != "held":
                 print(f"{entry['verdict']}: {entry['area']}: {entry['name']}: {entry['reason']}", flush=True)
         code = 0
+    except (SystemExit, KeyboardInterrupt):
+        pass
     except BaseException as error:
         print(f"a worker failed: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
     finally:

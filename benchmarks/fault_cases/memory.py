@@ -89,7 +89,13 @@ def processors(scene: Scene, algorithm: str) -> None:
 
 
 def convolutions(scene: Scene) -> None:
-    words = train("ppo", "RUN", f"{LONG} --epochs 1", 512, "Breakout-v5")
+    words = train(
+        "ppo",
+        "RUN",
+        f"{LONG} --epochs 1 --num-envs 2 --num-steps 16 --checkpoint-every 32 --eval-episodes 0",
+        128,
+        "Breakout-v5",
+    )
     _compare(scene, words, seconds=200)
 
 

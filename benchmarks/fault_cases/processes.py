@@ -52,6 +52,7 @@ def _be_the_child(
     code = 99
     try:
         os.setsid()
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the campaign has its own way to stop
         os.chdir(cwd)
         os.environ.clear()
         os.environ.update(environment)
