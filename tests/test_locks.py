@@ -18,6 +18,7 @@ import phasegrad as pg
 from phasegrad.cli.main import main
 from phasegrad.cli.watch import Watched
 from phasegrad.errors import RunError
+from phasegrad.machine import locking
 from phasegrad.machine.orphans import began
 from phasegrad.runs import lock as locks
 from phasegrad.runs.lock import LOCK, Lock, holder, is_held
@@ -53,7 +54,7 @@ def no_kernel_locks(monkeypatch: pytest.MonkeyPatch) -> None:
     def flock(*_: Any) -> None:
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
-    monkeypatch.setattr(locks.fcntl, "flock", flock)
+    monkeypatch.setattr(locking.fcntl, "flock", flock)
 
 
 def only_the_file_is_locked(monkeypatch: pytest.MonkeyPatch) -> None:

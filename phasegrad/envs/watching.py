@@ -32,21 +32,28 @@ class StepTimeout(BaseException):
 
 
 class Alarm:
-    """Raises `StepTimeout` in code that runs longer; in the main thread, where alone Python can be interrupted."""
+    """Raises `StepTimeout` in code that runs longer; in the main thread, where alone Python can be interrupted.
+
+    Not on Windows, which has no such signal.
+    """
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
         self._before: Any = None
 
     def __enter__(self) -> None:
-        if threading.current_thread() is threading.main_thread():
+        if _has_alarm():
             self._before = signal.signal(signal.SIGALRM, _give_up)
             signal.setitimer(signal.ITIMER_REAL, self.seconds)
 
     def __exit__(self, *_: object) -> None:
-        if threading.current_thread() is threading.main_thread():
+        if _has_alarm():
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, self._before)
+
+
+def _has_alarm() -> bool:
+    return hasattr(signal, "setitimer") and threading.current_thread() is threading.main_thread()
 
 
 def _give_up(_: int, __: FrameType | None) -> NoReturn:
@@ -92,7 +99,8 @@ def end_with_parent(parent: int = 0) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for number in (signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)):
         signal.signal(number, _leave_to_parent)  # not ignored: what the environment starts would inherit that
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    if hasattr(signal, "SIGALRM"):
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
     if parent:
         die_with(parent, by_kernel=False)
     else:
@@ -133,7 +141,7 @@ def describe_death(index: int, seed: int, when: str, code: int | None) -> str:
         name = signal.Signals(-code).name
     except ValueError:
         name = f"signal {-code}"
-    perhaps = ", as the kernel does where memory runs out" if -code == signal.SIGKILL else ""
+    perhaps = ", as the kernel does where memory runs out" if name == "SIGKILL" else ""
     return f"{named}: it was ended by {name}{perhaps}."
 
 
@@ -192,15 +200,16 @@ def unanswering(workers: Any, hung_up: bool) -> tuple[int, bool] | None:
 
 def end_workers(workers: AsyncVectorEnv, gently: bool = False) -> None:
     """End and reap every worker process, however it is stuck; `gently` where they are not this package's."""
+    started = [process for process in workers.processes if process.pid is not None]
     deadline = time.monotonic() + (_SECONDS_TO_END if gently else 0.0)
-    for process in workers.processes if gently else []:
+    for process in started if gently else []:
         process.terminate()
-    for process in workers.processes if gently else []:
+    for process in started if gently else []:
         process.join(max(0.0, deadline - time.monotonic()))
-    for process in workers.processes:
+    for process in started:
         if process.is_alive():
             process.kill()
-    for process in workers.processes:
+    for process in started:
         process.join()
     for pipe in workers.parent_pipes:
         if pipe is not None:

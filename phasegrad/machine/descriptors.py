@@ -23,8 +23,10 @@ def hold_standard() -> None:
 
 def leave_lost_terminal() -> None:
     """Put the null device where a terminal was that has been closed."""
-    import termios
-
+    try:
+        import termios
+    except ImportError:  # Windows
+        return
     for descriptor in range(3):
         try:
             termios.tcgetattr(descriptor)

@@ -21,18 +21,15 @@ def is_possible() -> bool:
     return fcntl is not None or msvcrt is not None
 
 
-def take(descriptor: int) -> None:
-    """Lock an open file for this process; BlockingIOError where another has it, OSError where its file system has no locks."""
+def take(descriptor: int, shared: bool = False) -> None:
+    """Lock an open file for this process; BlockingIOError where another has it, OSError where its file system has no locks.
+
+    `shared`: with others that take it so, where the system can.
+    """
     if fcntl is not None:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     elif msvcrt is not None:
         _at_far_byte(descriptor, "LK_NBLCK")
-
-
-def let_go(descriptor: int) -> None:
-    """Give the lock back before the file is closed; Windows may keep it for a while otherwise."""
-    if fcntl is None and msvcrt is not None:
-        _at_far_byte(descriptor, "LK_UNLCK")
 
 
 def _at_far_byte(descriptor: int, mode: str) -> None:

@@ -48,7 +48,11 @@ def began(process: int) -> str | None:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         after_name = Path(f"/proc/{process}/stat").read_text(errors="replace").rpartition(")")[2].split()
         return f"{after_name[19]}@{boot}"
-    except (OSError, IndexError):
+    except IndexError:
+        return None
+    except OSError:  # no /proc
+        with contextlib.suppress(psutil.Error, ValueError, OverflowError):
+            return f"{psutil.Process(process).create_time():.2f}"
         return None
 
 

@@ -35,13 +35,27 @@ def open_regular(path: str | os.PathLike[str], flags: int = os.O_RDONLY, mode: i
     return _opened(os.fspath(path), flags, mode, links, None)
 
 
+def by_descriptor() -> bool:
+    """Whether files can be opened, made and removed in a folder that is given as a descriptor; Windows cannot."""
+    return _BY_DESCRIPTOR
+
+
+def require_folder(root: Path, *parts: str) -> None:
+    """Refuse `root/parts...` where it, or what is on the way below `root`, is a link or no folder; OSError where it is missing."""
+    if _BY_DESCRIPTOR:
+        os.close(open_folder(root, *parts))
+        return
+    for depth in range(1, len(parts) + 1):
+        folder = root.joinpath(*parts[:depth])
+        if not stat.S_ISDIR(found := folder.lstat().st_mode):
+            raise _refusal(folder, kind(found), "a folder")
+
+
 def open_below(root: Path, *parts: str, flags: int = os.O_RDONLY, mode: int = 0o666) -> int:
     """The descriptor of the regular file `root/parts[0]/parts[1]...`; `root` may be a link, nothing below it is."""
     *folders, name = parts
     if not _BY_DESCRIPTOR:
-        for depth in range(1, len(parts)):
-            if (folder := root.joinpath(*parts[:depth])).is_symlink():
-                raise _refusal(folder, "a link")
+        require_folder(root, *folders)
         return _opened(str(root.joinpath(*parts)), flags, mode, False, None)
     parent = open_folder(root, *folders)
     try:

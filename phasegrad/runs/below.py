@@ -15,7 +15,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from phasegrad.errors import RunError
-from phasegrad.machine.regular_files import NotRegularError, kind, open_below, open_folder, open_regular
+from phasegrad.machine.regular_files import (
+    NotRegularError,
+    by_descriptor,
+    kind,
+    open_below,
+    open_folder,
+    open_regular,
+    require_folder,
+)
 
 CHECKPOINTS, SEGMENTS, VIDEOS, STEPS, TENSORBOARD = "checkpoints", "segments", "videos", "steps", "tensorboard"
 LOGS = "logs"  # of a study: logs/ENVIRONMENT/VARIANT/sSEED.log
@@ -57,9 +65,16 @@ def read_start(path: Path, most: int) -> bytes:
 
 
 @contextlib.contextmanager
-def folder_of(root: Path, *parts: str) -> Iterator[int]:
-    """The folder `root/parts...` as a descriptor; `root` is a run's, a save's, a checkpoint's or a study's."""
+def folder_of(root: Path, *parts: str) -> Iterator[int | str]:
+    """The folder `root/parts...` as a descriptor; `root` is a run's, a save's, a checkpoint's or a study's.
+
+    Where the system does nothing by descriptor it is a path, which was looked at before.
+    """
     base, own = split(root / "file")
+    if not by_descriptor():
+        require_folder(base, *own[:-1], *parts)
+        yield str(root.joinpath(*parts))
+        return
     descriptor = open_folder(base, *own[:-1], *parts)
     try:
         yield descriptor
@@ -67,10 +82,19 @@ def folder_of(root: Path, *parts: str) -> Iterator[int]:
         os.close(descriptor)
 
 
+def _at(folder: int | str, name: str) -> tuple[str, int | None]:
+    """What to call `name` in the folder, and the `dir_fd` to give with it."""
+    return (os.path.join(folder, name), None) if isinstance(folder, str) else (name, folder)
+
+
 @contextlib.contextmanager
-def holding(path: Path) -> Iterator[tuple[int, str]]:
-    """The folder that a file or folder of the library's is in, as a descriptor, and its name there."""
+def holding(path: Path) -> Iterator[tuple[int | None, str]]:
+    """The folder that a file or folder of the library's is in, as a `dir_fd`, and what to call it there."""
     root, own = split(path)
+    if not by_descriptor():
+        require_folder(root, *own[:-1])
+        yield None, str(path)
+        return
     descriptor = open_folder(root, *own[:-1])
     try:
         yield descriptor, own[-1]
@@ -114,8 +138,9 @@ def is_folder(path: Path) -> bool:
 def make_folder(root: Path, *parts: str) -> None:
     """The folder `root/parts...`, made as far as it is missing below `root`, which must be there."""
     for depth in range(len(parts)):
-        with folder_of(root, *parts[:depth]) as descriptor, contextlib.suppress(FileExistsError):
-            os.mkdir(parts[depth], dir_fd=descriptor)
+        with folder_of(root, *parts[:depth]) as folder, contextlib.suppress(FileExistsError):
+            name, descriptor = _at(folder, parts[depth])
+            os.mkdir(name, dir_fd=descriptor)
     with folder_of(root, *parts):
         pass  # no link, nor anything else that was there before
 
@@ -135,7 +160,8 @@ def remove_empty(path: Path) -> None:
 def remove_empty_in(root: Path, name: str) -> None:
     """Remove the folder `root/name` if nothing is in it."""
     with contextlib.suppress(OSError), folder_of(root) as folder:
-        os.rmdir(name, dir_fd=folder)
+        found, descriptor = _at(folder, name)
+        os.rmdir(found, dir_fd=descriptor)
 
 
 def move(source: Path, target: Path) -> None:
@@ -145,7 +171,7 @@ def move(source: Path, target: Path) -> None:
         os.replace(name, other, src_dir_fd=here, dst_dir_fd=there)
 
 
-def require_replaceable(path: Path, folder: int, name: str) -> None:
+def require_replaceable(path: Path, folder: int | None, name: str) -> None:
     """Refuse to put a file in the place of a pipe, a socket or a device, which a file system would allow."""
     with contextlib.suppress(FileNotFoundError):
         mode = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
@@ -156,7 +182,8 @@ def require_replaceable(path: Path, folder: int, name: str) -> None:
 def sync(path: Path) -> None:
     """Make what was done in the folder of `path` survive a power cut."""
     with holding(path) as (folder, _):
-        os.fsync(folder)
+        if folder is not None:
+            os.fsync(folder)
 
 
 def told(error: NotRegularError) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 from phasegrad.errors import DamagedError, RunError
 from phasegrad.machine.paths import as_path
+from phasegrad.machine.regular_files import by_descriptor, open_folder
 from phasegrad.runs.below import is_folder, move, names_in, remove_file, require_folders
 from phasegrad.runs.carried import carried_pieces, piece_files, whole_pieces
 from phasegrad.runs.checkpoint import read_state, saved_legs, write_checkpoint
@@ -42,6 +43,7 @@ class RunDirectory:
         self.pieces = PieceStore(self.path)
         self.lock: Lock | None = None
         self._handle: int | None = None  # the directory itself, wherever it may be moved to
+        self._found: os.stat_result | None = None  # of the directory as it was opened
         self._owner = os.getpid()
 
     def exists(self) -> bool:
@@ -77,7 +79,10 @@ class RunDirectory:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self.lock = Lock(self.path)
-            self._handle, self._owner = os.open(self.path, os.O_RDONLY), os.getpid()
+            self._handle = (
+                open_folder(self.path) if by_descriptor() else None
+            )  # while it is open its number is not given again
+            self._found, self._owner = os.stat(self.path), os.getpid()
         except OSError as error:
             raise RunError(cannot_be_written(self.path, error)) from None
         if not trainer.run.takes_over:
@@ -145,7 +150,7 @@ class RunDirectory:
 
         So does a fork of the process that has opened it: one writes, and that is not this one.
         """
-        if self._handle is None:
+        if self._found is None:
             return
         if os.getpid() != self._owner:
             raise RunError(
@@ -153,7 +158,7 @@ class RunDirectory:
                 "environment that forks must end its child itself."
             )
         try:
-            same = os.path.samestat(os.fstat(self._handle), os.stat(self.path))
+            same = os.path.samestat(self._found, os.stat(self.path))
         except OSError:
             same = False
         if not same:
@@ -167,7 +172,7 @@ class RunDirectory:
     def close(self) -> None:
         if self.lock is not None and os.getpid() == self._owner:
             self.lock.release()
-        handle, self._handle = self._handle, None
+        handle, self._handle, self._found = self._handle, None, None
         if handle is not None:
             os.close(handle)
 

@@ -8,18 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import os
+import platform
 import time
 from pathlib import Path
 
 from phasegrad.errors import RunError
+from phasegrad.machine import locking
 from phasegrad.machine.orphans import began, is_running
-from phasegrad.machine.regular_files import NotRegularError, open_below, open_folder
+from phasegrad.machine.regular_files import NotRegularError, by_descriptor, open_below, open_folder
 from phasegrad.runs.below import told
-
-try:
-    import fcntl
-except ImportError:  # a system without such locks does without
-    fcntl = None  # type: ignore[assignment]
 
 LOCK = ".lock"
 ANEW = os.O_RDWR | os.O_CREAT | os.O_EXCL
@@ -57,6 +54,8 @@ class Lock:
             raise
 
     def _hold_folder(self) -> int | None:
+        if not by_descriptor():
+            return None
         handle = open_folder(self.path.parent)
         try:
             if not _locked(handle):
@@ -72,10 +71,11 @@ class Lock:
         """`again`: for a run under way, which gives way to an owner of another machine that came since."""
         while True:
             handle = open_below(self.path.parent, LOCK, flags=os.O_RDWR | os.O_CREAT, mode=0o644)
+            mine = False
             try:
                 if _locked(handle):
-                    if self._is_at_its_place(handle):
-                        return self._signed(os.dup(handle))  # of the same lock
+                    if mine := self._is_at_its_place(handle):
+                        return self._signed(handle)
                     continue  # its owner removed it as we came: there is, or will be, another
                 owner = _read(handle)
                 if _is_alive(owner) or (again and _is_elsewhere(owner)):
@@ -87,14 +87,16 @@ class Lock:
             except BlockingIOError:
                 raise RunError(self._taken(_read(handle))) from None
             finally:
-                os.close(handle)
+                if not mine:
+                    os.close(handle)
 
     def _signed(self, handle: int) -> int:
         """The handle of a lock that is this process's, and says so."""
         _held.add(handle)
         try:
             os.ftruncate(handle, 0)
-            os.pwrite(handle, signature(), 0)
+            os.lseek(handle, 0, os.SEEK_SET)
+            os.write(handle, signature())
         except OSError:
             with contextlib.suppress(OSError):
                 self.path.unlink()
@@ -139,6 +141,9 @@ class Lock:
                 if self._is_at_its_place(handle):
                     self.path.unlink()
             self._close(handle)
+            if not by_descriptor():
+                with contextlib.suppress(OSError):  # Windows removes no file that is open, neither ours nor another's
+                    self.path.unlink()
         folder, self._folder = self._folder, None
         if folder is not None:
             self._close(folder)
@@ -176,6 +181,8 @@ def is_held(folder: Path) -> bool:
 
 
 def _is_folder_held(folder: Path) -> bool:
+    if not by_descriptor():
+        return False
     try:
         handle = open_folder(folder)
     except OSError:
@@ -199,12 +206,11 @@ def holder(folder: Path) -> int:
 
 def _locked(handle: int, shared: bool = False) -> bool:
     """Whether the kernel gives the lock; False where it has none for this file system. BlockingIOError: another has it."""
-    if fcntl is None:
+    if not locking.is_possible():
         return False
-    how = (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB
     for left in range(1 if shared else TRIES, 0, -1):
         try:
-            fcntl.flock(handle, how)
+            locking.take(handle, shared)
             return True
         except BlockingIOError:
             if left == 1:
@@ -229,7 +235,8 @@ def _owner(folder: Path) -> list[str]:
 
 def _read(handle: int) -> list[str]:
     try:
-        words = os.pread(handle, MOST_BYTES, 0).decode("ascii", errors="replace").split()
+        os.lseek(handle, 0, os.SEEK_SET)
+        words = os.read(handle, MOST_BYTES).decode("ascii", errors="replace").split()
     except OSError:
         return []
     return words if words and words[0].isascii() and words[0].isdecimal() and len(words[0]) < 20 else []
@@ -248,4 +255,4 @@ def _is_elsewhere(owner: list[str]) -> bool:
 
 
 def _here() -> str:
-    return "".join(os.uname().nodename.split()) or "-"
+    return "".join(platform.node().split()) or "-"

@@ -106,8 +106,7 @@ def appearing(path: Path) -> Iterator[Path]:
     make_folder(root, *own[:-1])
     if (mode := mode_of(path)) is not None and not stat.S_ISDIR(mode):
         raise NotRegularError(errno.ENOTDIR, f"it is {kind(mode)}, not a folder", str(path))
-    with holding(path) as (parent, _):
-        strays = [name for name in os.listdir(parent) if intended_name(name) == path.name]
+    strays = [name for name in names_in(root, *own[:-1]) if intended_name(name) == path.name]
     for stray in strays:  # of a write that was killed
         remove_save(path.with_name(stray))
     temporary = temporary_name(path)
@@ -116,9 +115,9 @@ def appearing(path: Path) -> Iterator[Path]:
     try:
         yield temporary
         sync(temporary / STATE)
-        with holding(path) as (parent, name):
-            os.rename(temporary.name, name, src_dir_fd=parent, dst_dir_fd=parent)
-            os.fsync(parent)
+        with holding(temporary) as (parent, name), holding(path) as (_, place):
+            os.rename(name, place, src_dir_fd=parent, dst_dir_fd=parent)
+        sync(path)
     finally:
         remove_save(temporary)
 

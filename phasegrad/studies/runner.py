@@ -24,7 +24,7 @@ from typing import IO, Any
 
 from phasegrad.errors import PhasegradError, RunError
 from phasegrad.machine import locking
-from phasegrad.machine.regular_files import NotRegularError, open_below, open_folder
+from phasegrad.machine.regular_files import NotRegularError, open_below, require_folder
 from phasegrad.outside import told_to_children
 from phasegrad.runs.below import (
     LOGS,
@@ -106,7 +106,7 @@ def _require_no_links(run: PlannedRun) -> None:
     root, _ = split(run.log)
     if run.folder.is_relative_to(root):
         with contextlib.suppress(FileNotFoundError):
-            os.close(open_folder(root, *run.folder.relative_to(root).parts))
+            require_folder(root, *run.folder.relative_to(root).parts)
 
 
 def open_log(path: Path) -> IO[bytes]:
@@ -190,7 +190,7 @@ def call(
             stderr=log,
             env=environment,
             start_new_session=True,  # Ctrl-C reaches this process, which then ends the run in order
-            pass_fds=tuple(keep_open),
+            pass_fds=() if sys.platform == "win32" else tuple(keep_open),  # which has no such thing
         )
         try:
             while process.poll() is None and not stop.asked.is_set():
@@ -216,8 +216,9 @@ def _end(process: subprocess.Popen[bytes], stop: Stop) -> None:
 def _reason(log: Path, code: int) -> str:
     """The last thing a failed run said."""
     if code < 0:
-        why = ", by the system for lack of memory unless somebody did" if -code == signal.SIGKILL else ""
-        return f"it was ended by {signal.Signals(-code).name} (signal {-code}{why}); running the study again resumes it"
+        name = signal.Signals(-code).name
+        why = ", by the system for lack of memory unless somebody did" if name == "SIGKILL" else ""
+        return f"it was ended by {name} (signal {-code}{why}); running the study again resumes it"
     try:
         with open(open_own(log), "rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - MOST_REASON))

@@ -213,7 +213,7 @@ def refused(path: Path) -> Iterator[None]:
 def failure(path: Path, said: Sequence[str]) -> str:
     """Why ffmpeg gave up; it says little of a disk that is full."""
     with contextlib.suppress(OSError):
-        if os.statvfs(path.parent).f_bavail * os.statvfs(path.parent).f_frsize < LEAST_ROOM:
+        if shutil.disk_usage(path.parent).free < LEAST_ROOM:
             elsewhere = ", or set TMPDIR to a folder on another disk" if PARTS in str(path.parent) else ""
             return f"ffmpeg could not write {path}: {os.strerror(errno.ENOSPC)}; make room there{elsewhere}."
     return f"ffmpeg could not write {path}: {said[-1].strip().rstrip('.') if said else 'it ended early'}."

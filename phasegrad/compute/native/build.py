@@ -26,7 +26,7 @@ from phasegrad.compute.native import cache
 from phasegrad.compute.native.loading import load
 from phasegrad.errors import PhasegradWarning
 from phasegrad.machine.own_folders import UnsafeFolderError, open_own
-from phasegrad.machine.regular_files import TooLargeError, read_bounded
+from phasegrad.machine.regular_files import TooLargeError, by_descriptor, read_bounded
 
 __all__ = ["CompilerError", "compiler", "compiler_version", "library"]
 
@@ -57,7 +57,9 @@ class CompilerError(Exception):
 
 @functools.cache
 def compiler() -> str | None:
-    """The path of a C compiler that works, or None."""
+    """The path of a C compiler that works, or None; None on Windows too, where nothing is built by descriptor."""
+    if not by_descriptor():
+        return None
     for name in (os.environ.get("CC"), "gcc", "cc", "clang"):
         path = shutil.which(name) if name else None
         if path and _works(os.path.abspath(path)):
