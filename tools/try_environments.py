@@ -63,7 +63,7 @@ def attempt(env_id: str, steps: int, told: Any) -> None:
 
 def try_one(env_id: str, steps: int, seconds: float) -> dict[str, Any]:
     """What came of `env_id`, tried in a process that may die or hang."""
-    context = multiprocessing.get_context("forkserver" if hasattr(os, "fork") else "spawn")
+    context: Any = multiprocessing.get_context("forkserver" if hasattr(os, "fork") else "spawn")
     receiving, sending = context.Pipe(duplex=False)
     process = context.Process(target=attempt, args=(env_id, steps, sending), daemon=True)
     began = time.monotonic()
