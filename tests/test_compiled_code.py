@@ -26,18 +26,18 @@ STRANGER = 65534
 needs_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can act as another user")
 
 
-@pytest.fixture(autouse=True)
 def commands_with(text: str) -> list[str]:
     """The command lines of all processes that have `text` in them; a bare system has no ps."""
     found = []
     for place in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
             line = place.read_bytes().replace(b"\0", b" ").decode(errors="replace")
-            if text in line and not place.parent.name == str(os.getpid()):
+            if text in line and place.parent.name != str(os.getpid()):
                 found.append(line)
     return found
 
 
+@pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache of the test's own, and a process that has loaded nothing yet."""
     monkeypatch.setenv("PHASEGRAD_CACHE", str(tmp_path / "cache"))
