@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from rich.cells import cell_len
 from rich.console import Console
@@ -255,7 +256,7 @@ def test_the_commands_that_a_run_names_work(tmp_path: Path, capsys: pytest.Captu
 def test_memory_is_read_where_the_system_tells_it(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (resident_bytes() or 0) > 10 * 2**20 or not Path("/proc/self/statm").exists()
     assert resident_bytes(2**22 + 1) is None
-    monkeypatch.setattr(Path, "read_text", lambda *_: (_ for _ in ()).throw(FileNotFoundError()))
+    monkeypatch.setattr(psutil.Process, "memory_info", lambda self: (_ for _ in ()).throw(psutil.AccessDenied()))
     assert resident_bytes() is None
 
 
