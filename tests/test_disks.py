@@ -216,6 +216,7 @@ DAMAGES: dict[str, tuple[Any, str]] = {
     "without a line": (lambda lines: b"".join(lines[:2] + lines[3:]), "lacks iteration 3:"),
     "without its last lines": (lambda lines: b"".join(lines[:4]), "lacks iterations 5 to 6:"),
     "cut": (lambda lines: b"".join(lines)[: len(b"".join(lines[:3])) + 40], "lacks iterations 4 to 6:"),
+    "with a damaged line": (lambda lines: b"".join(lines[:2]) + b"\0" + lines[2][1:] + b"".join(lines[3:]), "lacks iteration 3:"),
     "with a hole": (lambda lines: b"".join(lines[:1]) + b"\0" * 70 + b"\n" + b"".join(lines[3:]), "lacks iterations 2 to 3:"),
 }  # fmt: skip
 
@@ -250,7 +251,7 @@ def test_what_metrics_lack_is_told_and_nothing_is_made_up(
     assert all(row["step"] == 64 * row["iteration"] for row in rows)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        pg.load(run).learn(832)  # a gap that is known does not come again
+        pg.load(run).learn(832)
     capsys.readouterr()
     assert main(["report", str(run)]) == 0
     said = capsys.readouterr().err

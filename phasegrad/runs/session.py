@@ -34,7 +34,7 @@ from phasegrad.runs.directory import RunDirectory, step_of
 from phasegrad.runs.evaluating import Evaluations
 from phasegrad.runs.evaluation import SUMMARY
 from phasegrad.runs.first_phase import first_phase_notice
-from phasegrad.runs.gaps import counted, sentence
+from phasegrad.runs.gaps import between, counted, sentence
 from phasegrad.runs.hooks import Hooks, evaluation_of, evaluations_of
 from phasegrad.runs.loggers import Loggers
 from phasegrad.runs.metrics import TENSORBOARD, MetricsFile, TensorBoard, plain_json, read_metrics
@@ -247,7 +247,7 @@ class Session:
         if run.metrics_bytes <= 0:
             return 0
         end, iterations = counted(self.directory.metrics_path, run.progress.step)
-        if end != run.metrics_bytes:
+        if end != run.metrics_bytes or between(iterations, run.progress.iteration):
             told = sentence(self.directory.metrics_path, iterations, run.progress.iteration)
             warnings.warn(told, PhasegradWarning, stacklevel=7)
         return end
