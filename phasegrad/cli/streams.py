@@ -10,6 +10,7 @@ import os
 import sys
 
 from phasegrad.cli.messages import say
+from phasegrad.machine.descriptors import hold_standard
 from phasegrad.machine.failures import reason
 
 NOBODY_READS = 141  # as a shell has it for a program that SIGPIPE ended
@@ -17,13 +18,8 @@ NOT_WRITTEN = 1
 
 
 def open_missing_streams() -> None:
-    """Put /dev/null where 0, 1 or 2 is closed: else the next file that is opened gets that number, and what is printed."""
-    for number in (0, 1, 2):
-        try:
-            os.fstat(number)
-        except OSError:
-            with contextlib.suppress(OSError):
-                os.open(os.devnull, os.O_RDWR)  # the lowest free number, which is this one
+    """Put /dev/null where 0, 1 or 2 is closed, and a stream on it where Python found none."""
+    hold_standard()
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - for the rest of the process
