@@ -58,15 +58,15 @@ TEMPORARY = ["video"]
 OF_A_RUN = ["overwrite", "resume", "eval", "plot", "report", "watch"]
 OF = {
     "almost full": ["train", "log_steps", "resume", "report", "tune"],
-    "no permission to write": ["overwrite", "eval", "save_steps", "watch", "study", "study_locked"],
+    "no permission to write": ["overwrite", "eval", "save_steps", "watch", "study_locked"],
     "no permission for the folder": OF_A_RUN,
     "no permission for metrics": ["plot", "report", "watch", "clone"],
-    "no permission for the config": [*OF_A_RUN, "study"],
+    "no permission for the config": [*OF_A_RUN, "study"],  # whose file is unreadable too
     "no permission for checkpoints": ["resume", "eval", "watch"],
     "no more files": ["train", "resume", "eval", "plot", "report", "watch", "presets", "study_locked"],
     "three more files": ["overwrite", "resume", "plot", "video", "export", "tune"],
     "output on a full disk": ["train", "resume", "eval", "watch", "presets", "study"],
-    "output nobody reads": ["train", "resume", "eval", "watch", "presets", "study"],
+    "output nobody reads": ["train", "resume", "eval", "watch", "presets"],
     "temporary files on a full disk": TEMPORARY,
     "temporary files on another disk": TEMPORARY,
     "no temporary files": TEMPORARY,
