@@ -26,6 +26,14 @@ def _spelt(code: int) -> str:
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
+def words_of(error: BaseException) -> str:
+    """What an error of somebody else's code says, in one line and without its full stop; nothing where it cannot say."""
+    try:
+        return " ".join(str(error).split()).rstrip(".")
+    except Exception:
+        return ""
+
+
 class PhasegradError(Exception):
     """Something the user can put right. The message is one sentence and says how."""
 

@@ -31,7 +31,7 @@ def cases(seed: int) -> list[Case]:
         for place in PLACES:
             for way in WAYS:
                 # Nothing watches over the constructor of the first one, which is made to be looked at
-                if (place == "worker" and way == "sync") or (act == "hang" and place == "constructor"):
+                if (place == "worker" and way == "sync") or (act == "hang" and place in ("constructor", "worker")):
                     continue
                 name = f"{act} in {place}, {way}"
                 found.append(Case(AREA, name, partial(one, act=act, place=place, way=way)))

@@ -25,7 +25,7 @@ from phasegrad.envs.options import (
 )
 from phasegrad.envs.refused import refuse, refuse_of_gymnasium
 from phasegrad.envs.unknown_ids import package_of_id
-from phasegrad.errors import ConfigError, EnvError, either, nearest
+from phasegrad.errors import ConfigError, EnvError, either, nearest, words_of
 
 FAMILIES = ("classic", "box2d", "mujoco", "atari", "procgen", "minigrid", "other")
 
@@ -288,4 +288,4 @@ def _package_of(entry_point: Any) -> str:
 
 
 def _said(error: Exception) -> str:
-    return str(error) if isinstance(error, ImportError) else f"{type(error).__name__}: {error}"
+    return words_of(error) if isinstance(error, ImportError) else f"{type(error).__name__}: {words_of(error)}"

@@ -36,7 +36,7 @@ from phasegrad.envs.watching import (
     is_fault,
     time_limit,
 )
-from phasegrad.errors import ConfigError, EnvError, PhasegradError
+from phasegrad.errors import ConfigError, EnvError, PhasegradError, words_of
 from phasegrad.machine.orphans import leave_if_forked
 
 EnvFactory = Callable[[], gym.Env]
@@ -453,7 +453,7 @@ def build_env(factory: EnvFactory, index: int, seed: int) -> gym.Env:
         refused = refused_option(error, options) if isinstance(error, Exception) else None
         if refused is not None:
             raise ConfigError(no_option(_name(factory), refused, Keywords(factory.func).names)) from error  # type: ignore[attr-defined]
-        said = " ".join(str(error).split()).rstrip(".")
+        said = words_of(error)
         told = f"Making environment {index} (seed {seed}) raised {type(error).__name__}"
         raise EnvError(f"{told}{f': {said}' if said else ''}.") from error
     finally:
@@ -513,12 +513,20 @@ def factory_of_id(spec: EnvSpec, render: bool) -> EnvFactory:
             if foreign is not None:
                 raise EnvError(f"{spec.id} is {foreign}.") from error
             if spec.kwargs:
-                raise ConfigError(f"gymnasium's {spec.id} refuses its options {spec.kwargs}: {error}.") from error
-            raise EnvError(f"gymnasium could not make {spec.id}: {error}") from error
-        except Exception as error:
+                raise ConfigError(
+                    f"gymnasium's {spec.id} refuses its options {spec.kwargs}: {words_of(error)}."
+                ) from error
+            raise EnvError(f"gymnasium could not make {spec.id}: {words_of(error)}.") from error
+        except PhasegradError:
+            raise
+        except BaseException as error:
+            if not is_fault(error):
+                raise
             given = f" with {spec.kwargs}" if spec.kwargs else ""
-            told = str(error) if isinstance(error, gym.error.Error) else f"{type(error).__name__}: {error}"
-            raise EnvError(f"gymnasium could not make {spec.id}{given} ({told.rstrip('.')}).") from error
+            told = words_of(error)
+            if not isinstance(error, gym.error.Error):
+                told = f"{type(error).__name__}: {told}" if told else type(error).__name__
+            raise EnvError(f"gymnasium could not make {spec.id}{given} ({told}).") from error
         return env
 
     return make_one
@@ -559,7 +567,7 @@ def stack_frames(draw: Callable[[], Sequence[Any] | None]) -> np.ndarray:
     except EnvError as error:
         raise EnvError(str(error)) from error
     except Exception as error:  # drawing libraries fail in their own ways where there is no display
-        raise EnvError(f"The environment could not be drawn ({type(error).__name__}: {error}).") from error
+        raise EnvError(f"The environment could not be drawn ({type(error).__name__}: {words_of(error)}).") from error
     if frames is None or any(frame is None for frame in frames):
         raise EnvError("The environment draws nothing; make it with render_mode='rgb_array'.")
     return np.stack([np.asarray(frame, dtype=np.uint8) for frame in frames])

@@ -43,7 +43,7 @@ from phasegrad.envs.watching import (
     warn_of_close,
 )
 from phasegrad.envs.workers import Workers
-from phasegrad.errors import EnvError
+from phasegrad.errors import EnvError, words_of
 from phasegrad.machine.orphans import leave_if_forked
 
 _FINAL_KEYS = ("final_obs", "final_observation")  # the second is the name before gymnasium 1.1
@@ -111,7 +111,7 @@ def close_source(source: gym.vector.VectorEnv, timeout: float | None, failed: bo
     except BaseException as error:
         if not is_fault(error):
             raise
-        said = f"raised {type(error).__name__} on close: {' '.join(str(error).split()).rstrip('.')}"
+        said = f"raised {type(error).__name__} on close: {words_of(error)}"
         late = f"took longer than the {limit:g} s of {of} on close"
         warn_of_close(f"The vector environment {late if isinstance(error, StepTimeout) else said}.")
     finally:
@@ -271,7 +271,7 @@ class AdaptedVectorEnv(VectorEnv):
             return f"The vector environment took longer than the {self._timeout:g} s of env_timeout on {when}."
         return (
             f"The vector environment (seeds {self._seeds[:3]}...) raised {type(error).__name__} on {when}: "
-            f"{' '.join(str(error).split()).rstrip('.')}."
+            f"{words_of(error)}."
         )
 
     def _observe(self, batch: Any) -> Observation:

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 from gymnasium.vector import AsyncVectorEnv
 
-from phasegrad.errors import PhasegradError, PhasegradWarning
+from phasegrad.errors import PhasegradError, PhasegradWarning, words_of
 from phasegrad.machine.orphans import die_with, die_with_parent, leave_if_forked
 from phasegrad.machine.stops import is_from_a_signal
 
@@ -121,7 +121,7 @@ def is_fault(error: BaseException) -> bool:
 
 def describe_crash(index: int, seed: int, when: str, error: BaseException) -> str:
     """The sentence for an exception inside an environment."""
-    said = " ".join(str(error).split()).rstrip(".")
+    said = words_of(error)
     return f"Environment {index} (seed {seed}) raised {type(error).__name__} on {when}{f': {said}' if said else ''}."
 
 

@@ -29,7 +29,7 @@ from phasegrad.envs.watching import (
     unanswering,
     warn_of_close,
 )
-from phasegrad.errors import EnvError
+from phasegrad.errors import EnvError, words_of
 
 _SECONDS_TO_LEAVE = 1.0  # for a process whose environment is closed
 
@@ -156,7 +156,7 @@ def _work(
     try:
         env = env_fn()
     except BaseException as error:  # an environment may raise SystemExit
-        failed = error if isinstance(error, EnvError) else EnvError(str(error))
+        failed = error if isinstance(error, EnvError) else EnvError(words_of(error))
         parent_pipe.close()
         errors.put((index, EnvError, EnvError(str(failed)), ""))
         pipe.recv()
