@@ -70,7 +70,10 @@ def _be_the_child(
         try:
             if program is not None:
                 exec(program, {"__name__": "__main__"})
-            code = 0 if program is not None else main(list(arguments))
+                code = 0
+            else:
+                sys.argv = ["phasegrad", *arguments]  # and not as an argument: it is to be a process of its own
+                code = main()
         except SystemExit as error:
             code = error.code if isinstance(error.code, int) else 0 if error.code is None else 1
         except BaseException:

@@ -64,10 +64,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         warnings.showwarning = show  # type: ignore[assignment]
         threads = set(threading.enumerate())
-        with stops_raise():
-            code = settled(_run(arguments))
-            if arguments is None:  # a process of its own
-                leave_without(threads, code)
+        alone = arguments is None  # a process of its own
+        with stops_raise(for_good=alone):
+            try:
+                code = settled(_run(arguments))
+            except (KeyboardInterrupt, SystemExit) as error:
+                if not isinstance(error, Stopped):
+                    raise
+                code = error.exit_code  # of one more signal while the first was being told
+        if alone:
+            leave_without(threads, code)
         return code
 
 

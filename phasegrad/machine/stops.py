@@ -72,8 +72,11 @@ def _raise_at_once(number: int, _: FrameType | None) -> None:
 
 
 @contextlib.contextmanager
-def stops_raise() -> Iterator[None]:
-    """While a command is under way: every signal that asks for a stop raises, so that what is open is put away."""
+def stops_raise(for_good: bool = False) -> Iterator[None]:
+    """While a command is under way: every signal that asks for a stop raises, so that what is open is put away.
+
+    `for_good`: the process ends with the command, and there is nothing that a signal could stop any more.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -82,7 +85,7 @@ def stops_raise() -> Iterator[None]:
         yield
     finally:
         for number, handler in before.items():
-            signal.signal(number, handler)
+            signal.signal(number, signal.SIG_IGN if for_good else handler)
 
 
 def stop_behind(error: BaseException) -> Any:
