@@ -176,4 +176,5 @@ def work(folder: Path) -> None:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # what was started behind a shell ignores it
     work(Path(sys.argv[1]))
