@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
 from machine import ROOT
@@ -41,8 +42,8 @@ def group(folder: Path, **files: Any) -> None:
 
 def test_the_machine_and_no_limit(system: Path) -> None:
     assert memory.available_bytes() == 64 * GIB
-    (system / "meminfo").unlink()
-    assert memory.available_bytes() is None
+    (system / "meminfo").unlink()  # as on systems that have none
+    assert memory.available_bytes() == pytest.approx(psutil.virtual_memory().available, rel=0.5)
 
 
 def test_a_control_group_of_the_second_version_and_those_above_it(system: Path) -> None:
