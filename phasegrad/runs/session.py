@@ -220,11 +220,12 @@ class Session:
         """Make the directory ready to be written; changes of settings that the run is to make again, its evaluations."""
         trainer, config = self.trainer, self.trainer.config
         assert self.directory is not None
+        known = self._known_metrics()  # a file that cannot be read stops the run before anything is changed
         self.directory.begin(trainer)
         self.directory.write_config(trainer)
         self.directory.note_launch(joining.launch_id())
         joining.remember_start()
-        self.metrics = MetricsFile(self.directory.metrics_path, self._known_metrics(), self.directory.require_present)
+        self.metrics = MetricsFile(self.directory.metrics_path, known, self.directory.require_present)
         cleanup.callback(self.metrics.close)
         cleanup.callback(self._note_metrics)
         rows = read_metrics(self.directory.metrics_path)
