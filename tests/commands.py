@@ -1,78 +1,43 @@
-"""Commands of the command line in forks of the test's process, to be sent signals: no import is paid for twice."""
+"""Commands of the command line in processes of their own, to be sent signals."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import signal
+import subprocess
 import sys
-import tempfile
 import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
 
-import misbehaving_envs as bad
-import torch
 
-import phasegrad as pg
-from phasegrad.cli.main import main
-
-MARK = "PHASEGRAD_TEST_COMMAND"
-
-
-def import_what_training_does() -> None:
-    """Once, in the process that the commands are forks of."""
-    small = {"preset": "none", "num_envs": 2, "num_steps": 4, "num_minibatches": 1, "compile": "off"}
-    with tempfile.TemporaryDirectory() as folder:
-        pg.PPO(bad.Quiet, run_dir=Path(folder) / "run", **small).learn(8).close()
-
-
-import_what_training_does()
+def usual_signals() -> None:
+    """As in a terminal; what was started by nohup or behind a shell ignores some."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM):
+        signal.signal(number, signal.SIG_DFL)
 
 
 class Command:
-    """`phasegrad ARGUMENTS` in `folder`; what it says on stderr is in `said`."""
+    """`phasegrad ARGUMENTS` in `folder`; what it says is in `said`."""
 
     def __init__(self, arguments: list[str], folder: Path) -> None:
-        self.folder, self.mark = folder, uuid.uuid4().hex
-        self.output = folder / f"{self.mark}.txt"
+        self.output = folder / f"{uuid.uuid4().hex}.txt"
         self.code: int | None = None  # as a shell has it
-        self.pid = os.fork()
-        if self.pid == 0:
-            self._run(arguments)
-
-    def _run(self, arguments: list[str]) -> None:
-        code = 99
-        try:
-            os.setsid()
-            os.chdir(self.folder)
-            handle = os.open(self.output, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o644)
-            for descriptor in (1, 2):
-                os.dup2(handle, descriptor)
-            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-            sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w")  # noqa: SIM115
-            os.environ[MARK] = self.mark
-            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM):
-                usual = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
-                signal.signal(number, usual)
-            torch.set_num_threads(1)
-            code = main(arguments)
-        except SystemExit as error:
-            code = int(error.code or 0)
-        except BaseException:
-            import traceback
-
-            traceback.print_exc()
-        finally:
-            with contextlib.suppress(Exception):
-                sys.stdout.flush()
-                sys.stderr.flush()
-            import multiprocessing.util
-
-            with contextlib.suppress(BaseException):
-                multiprocessing.util._exit_function()  # type: ignore[attr-defined]  # what Python does at its end
-            os._exit(code)
+        path = os.pathsep.join(each or os.getcwd() for each in sys.path)
+        with open(self.output, "wb") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "phasegrad", *arguments],
+                cwd=folder,
+                env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+                preexec_fn=usual_signals,
+            )
+        self.pid = self.process.pid
 
     @property
     def said(self) -> str:
@@ -83,19 +48,13 @@ class Command:
 
     def wait(self, seconds: float = 20.0) -> int:
         """Its exit code; the test fails where it does not end."""
-        deadline = time.monotonic() + seconds
-        while self.code is None:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            if pid:
-                code = os.waitstatus_to_exitcode(status)
-                self.code = 128 - code if code < 0 else code
-            elif time.monotonic() > deadline:
-                os.kill(self.pid, signal.SIGKILL)
-                os.waitpid(self.pid, 0)
-                self.code = 137
-                raise AssertionError(f"still there after {seconds} s; it said: {self.said}")
-            else:
-                time.sleep(0.01)
+        try:
+            code = self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            raise AssertionError(f"still there after {seconds} s; it said: {self.said}") from None
+        self.code = 128 - code if code < 0 else code
         return self.code
 
     def processes(self) -> list[int]:
@@ -110,7 +69,7 @@ class Command:
         return found
 
 
-def until(what: Callable[[], object], seconds: float = 20.0) -> None:
+def until(what: Callable[[], object], seconds: float = 60.0) -> None:
     """Wait for something to become true."""
     deadline = time.monotonic() + seconds
     while not what():

@@ -68,11 +68,13 @@ class ShownRun(RunDisplay):
         self.lost = False  # whether nobody can read it any more
 
     def say(self, text: str) -> None:
-        """A line on standard output. One that is full, or a pipe that was closed, is no reason to lose a run."""
+        """A line on standard output. One that is full is no reason to lose a run."""
         if self.lost:
             return
         try:
             print(visible(text), flush=True)
+        except BrokenPipeError:  # nobody reads any more: the run is stopped in order, as every command is
+            raise
         except OSError as error:
             self.lost = True
             told = f"Standard output can no longer be written ({reason(error)}): the run goes on without a display."
