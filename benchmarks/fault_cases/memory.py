@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import shutil
 from functools import partial
 from pathlib import Path
 
@@ -92,7 +93,7 @@ def convolutions(scene: Scene) -> None:
     words = train(
         "ppo",
         "RUN",
-        f"{LONG} --epochs 1 --num-envs 2 --num-steps 16 --checkpoint-every 32 --eval-episodes 0",
+        f"{LONG} --epochs 1 --num-envs 2 --num-steps 16 --eval-episodes 0",
         128,
         "Breakout-v5",
     )
@@ -102,14 +103,17 @@ def convolutions(scene: Scene) -> None:
 def _compare(scene: Scene, words: list[str], seconds: float = 60) -> None:
     if len(os.sched_getaffinity(0)) < 2:
         raise Skipped("there is one processor")
-    whole, half = ([word.replace("RUN", name) for word in words] for name in ("whole", "half"))
-    total = words[words.index("--total-steps") + 1]
+    total = int(words[words.index("--total-steps") + 1])
+    words = [*words, "--checkpoint-every", str(total // 4), "--keep-checkpoints", "9"]
     both = scene.environment(OMP_NUM_THREADS=None)
-    require(scene.run(*whole, prepare=on(2, True), environment=both, seconds=seconds).code == 0, "the run failed")
-    half[half.index("--total-steps") + 1] = str(int(total) // 2)
-    require(scene.run(*half, prepare=on(2, True), environment=both, seconds=seconds).code == 0, "the first half failed")
+    begun = [word.replace("RUN", "whole") for word in words]
+    require(scene.run(*begun, prepare=on(2, True), environment=both, seconds=seconds).code == 0, "the run failed")
+    shutil.copytree(scene.work / "whole", scene.work / "half")  # as a kill in the middle would have left it
+    for path in (scene.work / "half" / "checkpoints").iterdir():
+        if int(path.name.removeprefix("step-")) > total // 2:
+            shutil.rmtree(path)
     outcome = scene.run(
-        "resume", "half", "--total-steps", total, "--quiet", prepare=on(1, True), environment=both, seconds=seconds
+        "resume", "half", "--total-steps", str(total), "--quiet", prepare=on(1, True), environment=both, seconds=seconds
     )
     if outcome.code == 0 and not outcome.told:
         bits = [(newest(scene.work / name) / "state.safetensors").read_bytes() for name in ("whole", "half")]

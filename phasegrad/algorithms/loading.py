@@ -190,9 +190,13 @@ def _require_same_config(run: RunDirectory, configured: dict[str, Any], agent: A
             continue  # a function may have another name; its values are compared when it is given
         if mine[name] != configured[name]:
             raise RunError(
-                f"{run.path / CONFIG} has {name} {str(configured[name])[:40]}, but the run was started with "
-                f"{str(mine[name])[:40]}: put it back, or start another run with the new value."
+                f"{run.path / CONFIG} has {name} {_shown(configured[name])}, but the run was started with "
+                f"{_shown(mine[name])}: put it back, or start another run with the new value."
             )
+
+
+def _shown(value: Any) -> str:
+    return " ".join(str(value)[:40].split())
 
 
 def _from_checkpoint(folder: Path, given: Given, to_train: bool = False) -> Algorithm:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import re
 import shutil
+import sys
 import textwrap
 from collections.abc import Iterable
 from typing import Any, NoReturn
 
+from phasegrad.cli.streams import lost_output
 from phasegrad.errors import ConfigError
 
 ON_OFF = "BOOL"  # the metavar of a setting that is on or off: help shows it as --x, --no-x
@@ -73,6 +75,15 @@ class Parser(argparse.ArgumentParser):
         kwargs.setdefault("allow_abbrev", False)
         kwargs.setdefault("formatter_class", HelpFormatter)
         super().__init__(*args, **kwargs)
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """Without argparse's silence where nothing can be written."""
+        file = file or sys.stderr
+        try:
+            file.write(message or "")
+            file.flush()
+        except OSError as error:
+            raise SystemExit(lost_output(error) if file is sys.stdout else 2) from None
 
     def format_help(self) -> str:
         """As argparse's, but for the usage, and with groups of settings before the options that all verbs have."""

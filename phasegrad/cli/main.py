@@ -70,6 +70,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 code = settled(_run(arguments))
             except (KeyboardInterrupt, SystemExit) as error:
                 if not isinstance(error, Stopped):
+                    asked = error.code if isinstance(error, SystemExit) and isinstance(error.code, int) else 0
+                    if (found := settled(asked)) != asked:  # of --help
+                        return found
                     raise
                 code = error.exit_code  # of one more signal while the first was being told
         if alone:

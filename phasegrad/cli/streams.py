@@ -31,6 +31,8 @@ def settled(code: int) -> int:
         sys.stdout.flush()
     except OSError as error:
         return lost_output(error, code)
+    except ValueError:  # an environment has closed it: there is nothing left to write
+        pass
     return code
 
 

@@ -75,9 +75,9 @@ class ShownRun(RunDisplay):
             print(visible(text), flush=True)
         except BrokenPipeError:  # nobody reads any more: the run is stopped in order, as every command is
             raise
-        except OSError as error:
+        except (OSError, ValueError) as error:  # ValueError: an environment has closed it
             self.lost = True
-            told = f"Standard output can no longer be written ({reason(error)}): the run goes on without a display."
+            told = f"Standard output can no longer be written ({reason(error) if isinstance(error, OSError) else error}): the run goes on without a display."
             warnings.warn(told, PhasegradWarning, stacklevel=4)
 
     def iteration(self, row: Mapping[str, Any]) -> None:

@@ -17,6 +17,7 @@ from phasegrad.runs.checkpoint import read_state, saved_legs, write_checkpoint
 from phasegrad.runs.contents import (
     CHECKPOINT,
     CHECKPOINTS,
+    IN_FOLDERS,
     LAUNCH,
     is_stray,
     remove_run,
@@ -30,6 +31,7 @@ from phasegrad.runs.metrics import plain_json
 from phasegrad.runs.pieces import PieceStore
 from phasegrad.runs.reading import CONFIG, METRICS, RESULT, number_or_none
 from phasegrad.runs.replacing import STATE, TENSORS, remove_save
+from phasegrad.runs.steps import STEPS
 from phasegrad.versions import versions
 
 
@@ -144,6 +146,9 @@ class RunDirectory:
             remove_file(self.path / RESULT)  # of a shorter total
             for stray in filter(is_stray, names_in(self.path)):
                 remove_file(self.path / stray)
+            for name in names_in(self.path, STEPS):
+                if intended_name(name) is not None and IN_FOLDERS[STEPS].fullmatch(name):
+                    remove_file(self.path / STEPS / name)
 
     def require_present(self) -> None:
         """Stop where the directory that was opened is no longer at its place, or no longer this run's alone.
