@@ -113,7 +113,9 @@ def main() -> int:
     if len(entries) < len(cases):
         print(f"{len(cases) - len(entries)} cases have no verdict: a worker failed.", file=sys.stderr)
     if options.out:
-        found = summary(entries, shlex.join(["python", *sys.argv]), options.seed)
+        areas = ["--area", *options.area] if options.area else []
+        asked = shlex.join(["python", "benchmarks/faults.py", *areas, "--jobs", str(options.jobs)])
+        found = summary(entries, asked, options.seed)
         options.out.write_text(json.dumps(found, indent=1) + "\n")
         options.out.with_suffix(".md").write_text(page(found))
     return 1 if len(entries) < len(cases) or any(entry["verdict"] == "broke" for entry in entries) else 0
