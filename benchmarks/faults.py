@@ -113,8 +113,8 @@ def main() -> int:
     if len(entries) < len(cases):
         print(f"{len(cases) - len(entries)} cases have no verdict: a worker failed.", file=sys.stderr)
     if options.out:
-        areas = ["--area", *options.area] if options.area else []
-        asked = shlex.join(["python", "benchmarks/faults.py", *areas, "--jobs", str(options.jobs)])
+        only = ["--area", *options.area] if options.area else []
+        asked = shlex.join(["python", "benchmarks/faults.py", *only, "--jobs", str(options.jobs)])
         found = summary(entries, asked, options.seed)
         options.out.write_text(json.dumps(found, indent=1) + "\n")
         options.out.with_suffix(".md").write_text(page(found))
