@@ -19,7 +19,7 @@ import strangers_hand
 from machine import ROOT, needs_compiler
 
 from phasegrad.compute.native import build, cache
-from phasegrad.machine.own_folders import UnsafeFolderError, open_own
+from phasegrad.machine.own_folders import UnsafeFolderError, open_private
 
 SOURCE = "int answer(void) { return 42; }\n"
 STRANGER = 65534
@@ -162,7 +162,7 @@ def test_a_folder_that_disappears_while_it_is_looked_at_is_not_trusted(
 
     monkeypatch.setattr(os, "mkdir", too_late)
     with pytest.raises(UnsafeFolderError, match="belongs to another user"):
-        open_own(public / "phasegrad" / "native", make=True)
+        open_private(public / "phasegrad" / "native", make=True)
 
 
 @needs_root
@@ -170,23 +170,23 @@ def test_a_name_given_to_a_link_of_roots_is_not_followed(public: Path) -> None:
     public.chmod(0o1777)
     (public / "real").mkdir(mode=0o700)
     (public / "link").symlink_to("real")
-    os.close(open_own(public / "link"))
+    os.close(open_private(public / "link"))
     os.link(public / "link", public / "second", follow_symlinks=False)
     with pytest.raises(UnsafeFolderError, match="several names"):
-        open_own(public / "second")
+        open_private(public / "second")
 
 
 def test_the_way_to_a_folder_may_go_up_and_by_absolute_links(tmp_path: Path) -> None:
     (tmp_path / "a" / "b").mkdir(parents=True)
     (tmp_path / "link").symlink_to(tmp_path / "a" / "b" / ".." / "b")
-    descriptor = open_own(tmp_path / "link" / ".." / "new", make=True)
+    descriptor = open_private(tmp_path / "link" / ".." / "new", make=True)
     assert os.fstat(descriptor).st_ino == (tmp_path / "a" / "new").stat().st_ino
     os.close(descriptor)
     (tmp_path / "ring").symlink_to("ring")
     with pytest.raises(OSError, match="ring of links"):
-        open_own(tmp_path / "ring")
+        open_private(tmp_path / "ring")
     with pytest.raises(FileNotFoundError):
-        open_own(tmp_path / "missing")
+        open_private(tmp_path / "missing")
 
 
 @needs_compiler

@@ -21,7 +21,7 @@ class UnsafeFolderError(OSError):
     """A folder that others can put files in or exchange; the message is what is wrong with it."""
 
 
-def open_own(folder: Path, make: bool = False) -> int:
+def open_private(folder: Path, make: bool = False) -> int:
     """The descriptor of `folder`, which is this user's and closed to others, as are all folders on the way to it.
 
     A folder on the way may be root's, and may be for everybody, as /tmp is, where it keeps people from touching each

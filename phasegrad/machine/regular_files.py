@@ -96,12 +96,6 @@ def read_all(file: BinaryIO, most: int) -> bytes:
     return payload
 
 
-def read_start(path: str | os.PathLike[str], most: int) -> bytes:
-    """The first bytes of a regular file that is no link."""
-    with open(open_regular(path, links=False), "rb") as file:
-        return file.read(most)
-
-
 def kind(mode: int) -> str:
     """What `st_mode` is of, in words."""
     return next((name for is_one, name in _NAMES if is_one(mode)), "a file")

@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from phasegrad import envs
 from phasegrad.agent import Agent
 from phasegrad.data.demonstrations import STEPS_FILE
 from phasegrad.errors import ConfigError
 from phasegrad.runs.below import named_output
-from phasegrad.runs.evaluation import Evaluation, Spectator, run_evaluation
+from phasegrad.runs.evaluation import Evaluation, Moment, Spectator, run_evaluation
 from phasegrad.runs.files import replacing_file, writing
 
 
@@ -37,19 +36,15 @@ class StepsKept(Spectator):
     def before(self, playing: np.ndarray) -> None:
         self._cut(np.flatnonzero(playing < 0).tolist())
 
-    def acting(
-        self,
-        observation: envs.Observation,
-        seen: Any,
-        actions: np.ndarray,
-        states: torch.Tensor | None,
-        mask: np.ndarray | None,
-    ) -> None:
-        taken = self.actions.to_environment(actions, len(actions))
+    def acting(self, moment: Moment) -> None:
+        taken = self.actions.to_environment(moment.actions, len(moment.actions))
         leaves = {leaf.name: leaf for leaf in self.agent.observing.leaves}
-        flat = observation if isinstance(observation, dict) else {"": observation}
-        own = {f"observations.{name}".rstrip("."): leaves[name].restore(array) for name, array in flat.items()}
-        rows = own | {"actions": taken} | ({} if mask is None else {"masks": mask})
+        flat = moment.observation if isinstance(moment.observation, dict) else {"": moment.observation}
+        own = {
+            f"observations.{name}" if name else "observations": leaves[name].restore(array)
+            for name, array in flat.items()
+        }
+        rows = own | {"actions": taken} | ({} if moment.mask is None else {"masks": moment.mask})
         self._latest = {env: {name: array[env].copy() for name, array in rows.items()} for env in range(len(taken))}
 
     def after(self, step: envs.Step, playing: np.ndarray) -> bool:

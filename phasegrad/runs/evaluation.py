@@ -82,23 +82,25 @@ class Played:
     success: bool | None = None  # as the environment said
 
 
+@dataclass
+class Moment:
+    """A step of an evaluation, as it is about to be taken."""
+
+    observation: envs.Observation  # [N, ...]
+    seen: Any  # by the agent: the observation, or a stack that ends with it
+    actions: np.ndarray  # [N, ...]
+    states: torch.Tensor | None  # [N, M], what the agent had in mind
+    mask: np.ndarray | None  # [N, A], what it was allowed
+
+
 class Spectator:
     """Sees an evaluation as it is played. This one looks away; a recorder draws what it sees."""
 
     def before(self, playing: np.ndarray) -> None:
         """Called before each step; `playing` [N] numbers the episode of each environment, -1 for what does not count."""
 
-    def acting(
-        self,
-        observation: envs.Observation,
-        seen: Any,
-        actions: np.ndarray,
-        states: torch.Tensor | None,
-        mask: np.ndarray | None,
-    ) -> None:
-        """Called between the two, with the observation [N, ...], what the agent sees (it, or a stack that ends with it)
-        and does [N, ...], what it had in mind [N, M], and what it was allowed [N, A].
-        """
+    def acting(self, moment: Moment) -> None:
+        """Called between the two."""
 
     def after(self, step: envs.Step, playing: np.ndarray) -> bool:
         """Called after each step with what it returned; False ends the evaluation here."""
@@ -229,7 +231,7 @@ def _play(
         seen = observation if stack is None else tree_map(lambda leaf: leaf.numpy(), stack.seen)
         actions, after = agent.act(seen, mask, noise, states)
         if spectator is not None:
-            spectator.acting(observation, seen, actions, states, mask)
+            spectator.acting(Moment(observation, seen, actions, states, mask))
         step = env.step(actions)
         if after is not None:
             after[torch.tensor(step.ended)] = 0.0

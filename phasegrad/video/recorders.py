@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from phasegrad import envs
-from phasegrad.runs.evaluation import Spectator, play
+from phasegrad.runs.evaluation import Moment, Spectator, play
 from phasegrad.tree import named_leaves
 from phasegrad.video.actions import names_of, said_of
 from phasegrad.video.captions import Caption, captioned
@@ -104,21 +103,14 @@ class Recorder(Spectator):
         self.playing, self.drawn = playing, self.filmed(playing)
         self.pictures = np.zeros(0) if not self.drawn else self.env.render(self.drawn)
 
-    def acting(
-        self,
-        observation: envs.Observation,
-        seen: Any,
-        actions: np.ndarray,
-        states: torch.Tensor | None,
-        mask: np.ndarray | None,
-    ) -> None:
+    def acting(self, moment: Moment) -> None:
         if not self.drawn:
             return
         assert self.pictures is not None
-        values = self.agent.values(seen, states)
-        taken = self.own_actions.to_environment(actions, self.env.num_envs)
+        values = self.agent.values(moment.seen, moment.states)
+        taken = self.own_actions.to_environment(moment.actions, self.env.num_envs)
         for index, picture in zip(self.drawn, self.pictures, strict=True):
-            shown = [array[index] for _, array in named_leaves(observation)]
+            shown = [array[index] for _, array in named_leaves(moment.observation)]
             if self.watch is not None:
                 self.watch.see(index, shown, picture)
             if self.has_flames:
@@ -227,15 +219,8 @@ class GridRecorder(Recorder):
     def filmed(self, playing: np.ndarray) -> list[int]:
         return [i for i, number in enumerate(playing) if number >= 0 and (i, int(number)) not in self.over]
 
-    def acting(
-        self,
-        observation: envs.Observation,
-        seen: Any,
-        actions: np.ndarray,
-        states: torch.Tensor | None,
-        mask: np.ndarray | None,
-    ) -> None:
-        super().acting(observation, seen, actions, states, mask)
+    def acting(self, moment: Moment) -> None:
+        super().acting(moment)
         if self.canvas is not None:
             self.film.write(self.canvas)
 

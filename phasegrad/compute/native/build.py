@@ -25,7 +25,7 @@ from pathlib import Path
 from phasegrad.compute.native import cache
 from phasegrad.compute.native.loading import load
 from phasegrad.errors import PhasegradWarning
-from phasegrad.machine.own_folders import UnsafeFolderError, open_own
+from phasegrad.machine.own_folders import UnsafeFolderError, open_private
 from phasegrad.machine.regular_files import TooLargeError, by_descriptor, read_bounded
 
 __all__ = ["CompilerError", "compiler", "compiler_version", "library"]
@@ -200,7 +200,7 @@ def _way_into(descriptor: int, name: str, parent: int | None) -> str:
     if os.path.isdir(f"/proc/self/fd/{descriptor}"):
         return f"/proc/self/fd/{descriptor}"
     folder = Path(name) if parent is None else cache.cache_folder() / name
-    os.close(open_own(folder))
+    os.close(open_private(folder))
     return str(folder)
 
 

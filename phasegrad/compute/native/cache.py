@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from phasegrad.machine.own_folders import open_own
+from phasegrad.machine.own_folders import open_private
 from phasegrad.machine.regular_files import read_all
 
 MOST_BYTES = 256 << 20
@@ -53,7 +53,7 @@ def cache_folder() -> Path:
 def opened(make: bool = True) -> Iterator[Cache]:
     """The cache folder, made where it is missing; OSError says why it cannot be used."""
     path = cache_folder()
-    descriptor = open_own(path, make)
+    descriptor = open_private(path, make)
     try:
         yield Cache(path, descriptor)
     finally:

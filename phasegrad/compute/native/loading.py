@@ -15,7 +15,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from phasegrad.machine.own_folders import open_own
+from phasegrad.machine.own_folders import open_private
 
 _EXECUTABLE = (
     0x10  # MFD_EXEC, without which some systems make memory that may not be executed; older ones know no such flag
@@ -55,14 +55,16 @@ def _memory(name: str) -> int:
 def _from_private_folder(content: bytes, key: str) -> ctypes.CDLL:
     folder = private_folder()
     name = f"{key}-{next(_numbers)}.so"
-    descriptor = open_own(folder)
+    descriptor = open_private(folder)
     try:
         with open(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o700, dir_fd=descriptor), "wb") as file:
             file.write(content)
     finally:
         os.close(descriptor)
     try:
-        return ctypes.CDLL(str(folder / name))  # nobody else can exchange anything on the way: `open_own` has looked
+        return ctypes.CDLL(
+            str(folder / name)
+        )  # nobody else can exchange anything on the way: `open_private` has looked
     finally:
         with contextlib.suppress(OSError):
             (folder / name).unlink()
