@@ -19,13 +19,13 @@ from typing import Any
 import pytest
 import torch
 from machine import ROOT, needs_compiler
+from own_cache import SOURCE, answer, new_cache
 
 from phasegrad.cli import main
 from phasegrad.compute.native import build, cache, loading
 from phasegrad.compute.native.moving import Mover
 from phasegrad.errors import PhasegradWarning
 
-SOURCE = "int answer(void) { return 42; }\n"
 STRANGER = 12345
 MEMORY = Path("memory")
 needs_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can give files to others")
@@ -33,17 +33,7 @@ needs_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can give fil
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache of the test's own, and a process that has loaded nothing yet."""
-    monkeypatch.setenv("PHASEGRAD_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(build, "_loaded", {})
-    build._tell_unsafe.cache_clear()
-    return tmp_path / "cache" / "phasegrad" / "native"
-
-
-def answer(number: int = 42) -> int:
-    """What a program answers that is loaded anew."""
-    build._loaded.clear()
-    return int(build.library(SOURCE.replace("42", str(number))).answer())
+    return new_cache(tmp_path, monkeypatch)
 
 
 def loaded_from(monkeypatch: pytest.MonkeyPatch) -> list[Path]:

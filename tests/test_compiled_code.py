@@ -17,11 +17,11 @@ from pathlib import Path
 import pytest
 import strangers_hand
 from machine import ROOT, needs_compiler
+from own_cache import SOURCE, answer, new_cache
 
 from phasegrad.compute.native import build, cache
 from phasegrad.machine.own_folders import UnsafeFolderError, open_private
 
-SOURCE = "int answer(void) { return 42; }\n"
 STRANGER = 65534
 needs_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can act as another user")
 
@@ -39,16 +39,7 @@ def commands_with(text: str) -> list[str]:
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache of the test's own, and a process that has loaded nothing yet."""
-    monkeypatch.setenv("PHASEGRAD_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(build, "_loaded", {})
-    build._tell_unsafe.cache_clear()
-    return tmp_path / "cache" / "phasegrad" / "native"
-
-
-def answer(number: int = 42) -> int:
-    build._loaded.clear()
-    return int(build.library(SOURCE.replace("42", str(number))).answer())
+    return new_cache(tmp_path, monkeypatch)
 
 
 @pytest.fixture
