@@ -52,6 +52,7 @@ TASKS = {
     "halfcheetah-1": Task("ppo", "HalfCheetah-v5", {**PPO_64, **IN_TURN, "num_envs": 1, "num_steps": 2048, "epochs": 10, "num_minibatches": 32}),
     "cartpole-4": Task("ppo", "CartPole-v1", {**PPO_64, **IN_TURN, "num_envs": 4, "num_steps": 128, "epochs": 4, "num_minibatches": 4}),
     "cartpole-8": Task("ppo", "CartPole-v1", {**PPO_64, "num_envs": 8, "num_steps": 256, "epochs": 10, "num_minibatches": 32}),
+    "pendulum-4": Task("ppo", "Pendulum-v1", {**PPO_64, "num_envs": 4, "num_steps": 1024, "epochs": 2, "num_minibatches": 16, "gamma": 0.9}),
     "cartpole-lstm": Task("ppo", "CartPole-v1", {**PPO_64, "num_envs": 8, "num_steps": 128, "epochs": 10, "num_minibatches": 8, "memory": "lstm"}),
     "breakout": Task(
         "ppo", "Breakout-v5",

@@ -140,7 +140,7 @@ def test_programs_built_at_the_same_time_are_whole(folder: Path) -> None:
 
 
 def others_write_here(folder: Path) -> None:
-    folder.chmod(0o720)
+    folder.chmod(0o702)
 
 
 def others_write_above(folder: Path) -> None:

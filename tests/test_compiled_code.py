@@ -20,6 +20,7 @@ from machine import ROOT, needs_compiler
 from own_cache import SOURCE, answer, new_cache
 
 from phasegrad.compute.native import build, cache
+from phasegrad.machine import own_folders
 from phasegrad.machine.own_folders import UnsafeFolderError, open_private
 
 STRANGER = 65534
@@ -178,6 +179,39 @@ def test_the_way_to_a_folder_may_go_up_and_by_absolute_links(tmp_path: Path) -> 
         open_private(tmp_path / "ring")
     with pytest.raises(FileNotFoundError):
         open_private(tmp_path / "missing")
+
+
+def test_a_group_may_write_where_it_is_this_user_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on Debian, where each user has a group of the same name and many folders are open to it."""
+    import grp
+    import pwd
+
+    folder = tmp_path / "shared"
+    folder.mkdir()
+    folder.chmod(0o770)
+    status = folder.stat()
+
+    def account(name: str, user: int, group: int) -> pwd.struct_passwd:
+        return pwd.struct_passwd((name, "x", user, group, "", "/", "/bin/sh"))
+
+    own, guest = account("ann", os.geteuid(), status.st_gid), account("bob", os.geteuid() + 1, status.st_gid + 1)
+    for name, members, others, refused in (
+        ("ann", [], [guest], False),
+        ("ann", ["ann"], [guest], False),
+        ("ann", ["ann", "bob"], [guest], True),
+        ("staff", [], [guest], True),
+        ("ann", [], [account("bob", os.geteuid() + 1, status.st_gid)], True),  # it is bob's first group too
+    ):
+        own_folders._private.cache_clear()
+        monkeypatch.setattr(pwd, "getpwuid", lambda user: own)
+        monkeypatch.setattr(pwd, "getpwall", lambda others=others: [own, *others])
+        made = grp.struct_group((name, "x", status.st_gid, members))
+        monkeypatch.setattr(grp, "getgrgid", lambda group, made=made: made)
+        assert own_folders.open_to_others(status) is refused, (name, members)
+    own_folders._private.cache_clear()
+    folder.chmod(0o707)
+    assert own_folders.open_to_others(folder.stat())
+    own_folders._private.cache_clear()
 
 
 @needs_compiler

@@ -7,6 +7,7 @@ import io
 import re
 import subprocess
 import sys
+import time
 import types
 from collections.abc import Iterator
 from pathlib import Path
@@ -307,6 +308,9 @@ def test_something_is_said_before_anything_heavy_is_imported(tmp_path: Path) -> 
     )
     told = subprocess.run([sys.executable, "-c", before], capture_output=True, text=True, check=True)
     assert told.stdout == "[]\n"
+    begun = time.monotonic()
+    subprocess.run([sys.executable, "-c", ""], check=True)
+    bare = time.monotonic() - begun  # tens of milliseconds on an idle machine
     for verb in (["train", "ppo", "--env", "CartPole-v1"], ["resume", str(tmp_path)]):
         terminal = Terminal([sys.executable, "-m", "phasegrad", *verb], 80)
         terminal.read(30.0, until=b"\n")
@@ -314,7 +318,7 @@ def test_something_is_said_before_anything_heavy_is_imported(tmp_path: Path) -> 
         terminal.end()
         assert terminal.output.startswith(b"loading PyTorch"), terminal.output
         assert terminal.first is not None
-        assert terminal.first < 1.0
+        assert terminal.first < max(1.0, 8 * bare)
 
 
 def test_ctrl_c_leaves_a_clean_screen(tmp_path: Path) -> None:

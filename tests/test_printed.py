@@ -30,7 +30,8 @@ from phasegrad.runs.reading import MetricsReader
 from phasegrad.studies.definition import parse_study
 from phasegrad.studies.grid import build_grid
 from phasegrad.studies.scores import Scored
-from phasegrad.studies.table import as_csv, as_markdown, build_table, print_table
+from phasegrad.studies.table import build_table
+from phasegrad.studies.table_views import as_csv, as_markdown, print_table
 
 EVIL = "\x1b]0;evil\x07\x9b2J\x08\r\u202eabc\u2066"
 SMALL: dict[str, Any] = {

@@ -22,7 +22,8 @@ from phasegrad.report.study import StudyFolder, name_by_study, read_study, study
 from phasegrad.studies.definition import parse_study
 from phasegrad.studies.grid import build_grid
 from phasegrad.studies.scores import score_runs
-from phasegrad.studies.table import build_table, write_table
+from phasegrad.studies.table import build_table
+from phasegrad.studies.table_views import write_table
 
 TEXT = """
 title = "Two tasks"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import os
 import stat
 from pathlib import Path
@@ -53,7 +54,7 @@ class _Way:
             last, path = self.open[-1]
             if os.fstat(last).st_uid != os.geteuid():
                 raise _others(path)
-            if os.fstat(last).st_mode & 0o022:
+            if open_to_others(os.fstat(last)):
                 raise _writable(path)
             return os.open(".", os.O_RDONLY | _FOLDER, dir_fd=last)
         finally:
@@ -98,8 +99,29 @@ class _Way:
         status = os.fstat(descriptor)
         if status.st_uid not in (os.geteuid(), 0):
             raise _others(path)
-        if status.st_mode & 0o022 and not status.st_mode & stat.S_ISVTX:
+        if open_to_others(status) and not status.st_mode & stat.S_ISVTX:
             raise _writable(path)
+
+
+def open_to_others(status: os.stat_result) -> bool:
+    """Whether somebody else may write: everybody, or a group that is more than this user."""
+    if status.st_mode & 0o002:
+        return True
+    return bool(status.st_mode & 0o020) and not _private(status.st_gid, os.geteuid())
+
+
+@functools.cache
+def _private(group: int, user: int) -> bool:
+    """Whether a group is this user alone, as Debian and its kin make one for each user and let it write."""
+    try:
+        import grp
+        import pwd
+
+        own, found, everybody = pwd.getpwuid(user), grp.getgrgid(group), pwd.getpwall()
+    except (ImportError, KeyError):
+        return False
+    others = [other for other in everybody if other.pw_gid == group and other.pw_uid != user]
+    return own.pw_gid == group and found.gr_name == own.pw_name and set(found.gr_mem) <= {own.pw_name} and not others
 
 
 def _others(path: Path) -> UnsafeFolderError:

@@ -1,4 +1,5 @@
-"""Means, interquartile means, optimality gaps, probabilities of improvement and bootstrap intervals: pure functions of numbers.
+"""Means, interquartile means, optimality gaps, paired differences, probabilities of improvement and bootstrap intervals:
+pure functions of numbers.
 
 Scores come as strata, one an environment: a sequence of the scores of its seeds. The bootstrap resamples seeds within
 each stratum and never across, since environments are chosen and seeds are drawn (Agarwal et al. 2021).
@@ -129,4 +130,26 @@ def estimate_comparison(ours: Strata, theirs: Strata, compare: Comparison, resam
     drawn = [[s[rng.integers(len(s), size=(resamples, len(s)))] for s in side] for side in sides]
     tail = 50 * (1 - CONFIDENCE)
     low, high = np.percentile(compare(*drawn), (tail, 100 - tail))
+    return Estimate(value, float(low), float(high))
+
+
+def estimate_paired(differences: Strata, resamples: int = RESAMPLES) -> Estimate:
+    """The mean over strata of each one's mean difference of pairs, with the percentile interval of a two-stage bootstrap.
+
+    Strata are drawn first and then pairs within each drawn one, so the interval speaks of other environments too; a single
+    stratum leaves its pairs alone to be drawn. No interval where there is neither a second stratum nor a second pair.
+    """
+    samples = [np.asarray(stratum, dtype=np.float64) for stratum in differences if len(stratum)]
+    if not samples:
+        raise ValueError("no pairs")
+    value = float(np.mean([sample.mean() for sample in samples]))
+    if len(samples) == 1 and len(samples[0]) < 2:
+        return Estimate(value, None, None)
+    rng = np.random.default_rng(0)  # the same scores give the same table
+    count = len(samples)
+    drawn = [s[rng.integers(len(s), size=(resamples, count, len(s)))].mean(axis=-1) for s in samples]
+    chosen = rng.integers(count, size=(resamples, count))
+    means = np.take_along_axis(np.stack(drawn, axis=-1), chosen[..., None], axis=-1)[..., 0].mean(axis=-1)
+    tail = 50 * (1 - CONFIDENCE)
+    low, high = np.percentile(means, (tail, 100 - tail))
     return Estimate(value, float(low), float(high))

@@ -21,16 +21,20 @@ from phasegrad.studies.checking import whole
 from phasegrad.studies.cluster import Cluster, connect
 from phasegrad.studies.cluster_place import Place, parse_place
 from phasegrad.studies.cluster_runs import run_on_cluster
+from phasegrad.studies.curves import CURVES, write_curves
 from phasegrad.studies.definition import Study, builtin_names, load_study
+from phasegrad.studies.figure import FIGURE, draw_study
 from phasegrad.studies.forecast import forecast, grid_lines, sentences
 from phasegrad.studies.grid import PlannedRun, build_grid
 from phasegrad.studies.pages import PAGE, definition_data, page_data
 from phasegrad.studies.progress import make_study_display
+from phasegrad.studies.recorded import is_record, recorded_scores
 from phasegrad.studies.runner import Outcome, StudyStopped, exclusive, failure_of, run_locally
 from phasegrad.studies.scores import score_runs
 from phasegrad.studies.selection import parse_overrides, select
 from phasegrad.studies.standing import DEFINITION
-from phasegrad.studies.table import TABLES, build_table, print_table, write_table
+from phasegrad.studies.table import build_table
+from phasegrad.studies.table_views import TABLES, print_table, write_table
 
 
 def run_study(options: argparse.Namespace) -> int:
@@ -57,7 +61,11 @@ def run_study(options: argparse.Namespace) -> int:
     if options.table_only:
         if not root.is_dir():
             raise RunError(f"{root} does not exist: run the study first, or name its folder with --dir.")
-        return _finish(study, runs, [], root, options.quiet)
+        return (
+            _table_of_record(study, runs, root, options.quiet)
+            if is_record(root)
+            else _finish(study, runs, [], root, options.quiet)
+        )
     with exclusive(root) as held:
         write_json(root / DEFINITION, definition_data(study, runs), "start the study again")
         write_json(root / PAGE, page_data(study, runs, [], root), "start the study again")
@@ -104,12 +112,27 @@ def _finish(study: Study, runs: list[PlannedRun], outcomes: list[Outcome], root:
     if readable:
         write_report(readable, root / REPORT, title=study.title, links=False)
         written += ", report.html"
+    if write_curves(runs, root):
+        written += f", {CURVES}"
+        written += f", {FIGURE}" if draw_study(root, study.title, study.score == "last100") else ""
     if not quiet:
         _say(f"Written: {written}")
     for outcome in outcomes:
         if outcome.status == "failed":
             sys.stderr.write(f"phasegrad: {outcome.run.label} failed: {outcome.message} (log: {outcome.run.log})\n")
     return 1 if failed else 0
+
+
+def _table_of_record(study: Study, runs: list[PlannedRun], root: Path, quiet: bool) -> int:
+    """The table anew where only a table is left of the study, with what is reckoned from the runs' scores."""
+    table = build_table(study, recorded_scores(study, runs, root))
+    write_table(table, root)
+    print_table(table)
+    written = f"{root / 'table.md'}, table.json, table.csv"
+    written += f", {FIGURE}" if draw_study(root, study.title, study.score == "last100") else ""
+    if not quiet:
+        _say(f"Written from the recorded scores: {written}")
+    return 0
 
 
 def _list_runs(runs: list[PlannedRun], jobs: int, quiet: bool) -> int:
@@ -129,7 +152,7 @@ def _require_own(root: Path, study: Study) -> None:
     """A folder holds one study; its grid may grow and shrink, but another study needs another folder."""
     held = read_json_object(root / DEFINITION, MOST_JSON_BYTES).get("name")
     if held is None:
-        taken = [name for name in (DEFINITION, PAGE, *TABLES) if os.path.lexists(root / name)]
+        taken = [name for name in (DEFINITION, PAGE, *TABLES, CURVES, FIGURE) if os.path.lexists(root / name)]
         if os.path.lexists(root / REPORT) and not is_report(root / REPORT):
             taken.append(REPORT)
         if taken:

@@ -1,0 +1,154 @@
+"""What is kept of a study: comparisons with its first variant, curves, and the table made anew from a record."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from test_studies import write_run
+
+from phasegrad.cli import main
+from phasegrad.errors import RunError
+from phasegrad.report.statistics import estimate_paired
+from phasegrad.studies.curves import read_curves, read_published
+from phasegrad.studies.definition import parse_study
+from phasegrad.studies.figure import draw_study
+from phasegrad.studies.grid import build_grid
+from phasegrad.studies.pairs import comparisons
+from phasegrad.studies.scores import score_runs
+from phasegrad.studies.table import build_table
+from phasegrad.studies.table_views import as_csv, as_markdown
+
+STUDY = """
+title = "Two on two"
+steps = 1024
+seeds = [1, 2]
+eval_episodes = 20
+environments = [{ env = "CartPole-v1", low = 0, high = 100 }, { env = "Acrobot-v1", low = -500, high = 0 }]
+variants.a.gamma = 0.9
+variants.b.gamma = 0.99
+"""
+
+
+def test_the_paired_interval_is_that_of_drawing_environments_then_seeds_one_by_one() -> None:
+    differences = [[0.1, 0.5], [-0.2, 0.0, 0.1], [0.9]]
+    found = estimate_paired(differences)
+    assert found.value == pytest.approx(np.mean([0.3, -0.1 / 3, 0.9]))
+    rng = np.random.default_rng(5)
+    means = []
+    for _ in range(20_000):
+        chosen = [differences[rng.integers(3)] for _ in range(3)]
+        means.append(np.mean([np.mean(rng.choice(stratum, len(stratum))) for stratum in chosen]))
+    low, high = np.percentile(means, [2.5, 97.5])
+    assert found.low == pytest.approx(low, abs=0.02)
+    assert found.high == pytest.approx(high, abs=0.02)
+
+
+def test_a_paired_interval_needs_something_to_draw() -> None:
+    assert estimate_paired([[0.2]]).low is None
+    assert estimate_paired([[0.2, 0.2]]).low == pytest.approx(0.2)
+    with pytest.raises(ValueError, match="no pairs"):
+        estimate_paired([[]])
+
+
+def test_variants_are_compared_with_the_first_by_environment_and_seed(tmp_path: Path) -> None:
+    study = parse_study(STUDY, "x")
+    runs = build_grid(study, tmp_path, {})
+    scores = {("CartPole-v1", "a"): (20, 40), ("CartPole-v1", "b"): (30, 90)}
+    scores |= {("Acrobot-v1", "a"): (-250, -100), ("Acrobot-v1", "b"): (-150, -150)}
+    for run in runs:
+        slow = 2.0 if run.variant.name == "b" else 1.0
+        write_run(run, scores[run.environment.name, run.variant.name][run.seed - 1], seconds=slow)
+    table = build_table(study, score_runs(study, runs, {}, tmp_path))
+    (row,) = table["comparisons"]
+    assert (row["variant"], row["against"], row["pairs"], row["environments"]) == ("b", "a", 4, 2)
+    assert row["difference"] == pytest.approx(np.mean([np.mean([0.1, 0.5]), np.mean([0.2, -0.1])]))
+    assert row["improvement"] == pytest.approx(np.mean([3 / 4, 2 / 4]))  # -150 twice above -250, twice below -100
+    assert row["cost"] == pytest.approx(2.0)
+    assert "Against a, paired by environment and seed" in as_markdown(table)
+    assert "comparison,,b," in as_csv(table)
+
+
+def test_too_few_pairs_are_not_compared(tmp_path: Path) -> None:
+    study = parse_study(STUDY, "x")
+    runs = build_grid(study, tmp_path, {})
+    for run in runs:
+        if run.environment.name == "CartPole-v1" or run.variant.name == "a":
+            write_run(run, 50)
+    assert comparisons(study, score_runs(study, runs, {}, tmp_path)) == []  # two pairs: Acrobot has no b
+
+
+@pytest.fixture
+def done(tmp_path: Path) -> Path:
+    """A study's folder with finished runs that have curves, and its file beside it."""
+    (tmp_path / "two.toml").write_text(STUDY)
+    root = tmp_path / "study"
+    for place, run in enumerate(build_grid(parse_study(STUDY, "two"), root, {})):
+        write_run(run, 50 + place)
+        rows = [
+            {"step": 8 * row, "seconds": row, "iteration": row, "return_mean": float(row + place)}
+            | ({"eval_return_mean": 2.0 * row} if row in (64, 128) else {})
+            for row in range(1, 129)
+        ]
+        (run.folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (root / "study.json").write_text(json.dumps({"name": "two"}))
+    assert main(["study", str(tmp_path / "two.toml"), "--dir", str(root), "--table-only", "--quiet"]) == 0
+    return root
+
+
+def test_curves_are_kept_thinned_with_every_score(done: Path) -> None:
+    curves = read_curves(done / "curves.csv")
+    assert len(curves) == 8
+    first = curves[0]
+    assert (first.environment, first.variant, first.seed) == ("CartPole-v1", "a", "1")
+    assert len(first.steps) <= 62
+    assert (first.steps[0], first.steps[-1]) == (8, 1024)
+    assert {float(step) for step in first.steps[np.isfinite(first.score)]} == {512.0, 1024.0}
+    assert np.array_equal(first.training, first.steps / 8)
+    assert (done / "curves.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_a_record_without_runs_gives_the_same_table(done: Path, tmp_path: Path) -> None:
+    kept = {
+        name: (done / name).read_bytes() for name in ("table.md", "table.json", "table.csv", "curves.csv", "curves.png")
+    }
+    shutil.rmtree(done / "runs")
+    for name in ("table.md", "table.json", "curves.png"):
+        (done / name).unlink()
+    command = ["study", str(tmp_path / "two.toml"), "--dir", str(done), "--table-only", "--quiet"]
+    assert main(command) == 0
+    assert {name: (done / name).read_bytes() for name in kept} == kept
+    text = (done / "table.csv").read_text()
+    (done / "table.csv").write_text(
+        text.replace("run,CartPole-v1,a,return,1,finished,50.0", "run,CartPole-v1,a,return,1,finished,70.0")
+    )
+    assert main(command) == 0
+    assert b"60.5" in (done / "table.md").read_bytes()  # the mean of 70 and 51: reckoned from the runs
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("", "its first line must name"),
+        ("step,value\n1,2\n", "its first line must name"),
+        ("environment,label,step,value\nA,b,many,2\n", "step 'many' is not a number"),
+        ("environment,label,step,value\nA,b,\x00,2\n", "is not a"),
+    ],
+)
+def test_a_damaged_table_gets_a_sentence(text: str, sentence: str, tmp_path: Path) -> None:
+    (tmp_path / "published.csv").write_text(text)
+    with pytest.raises(RunError, match=sentence):
+        read_published(tmp_path / "published.csv")
+
+
+def test_published_curves_are_drawn_beside_ours(done: Path) -> None:
+    before = (done / "curves.png").read_bytes()
+    (done / "published.csv").write_text(
+        "environment,label,step,value\nCartPole-v1,a paper's $x$,0,1\nCartPole-v1,a paper's $x$,900,99\n"
+    )
+    assert draw_study(done, "Two", trained=False)
+    assert (done / "curves.png").read_bytes() != before
+    assert not draw_study(done.parent, "Nothing", trained=False)
