@@ -19,13 +19,16 @@ from torch import Tensor
 from phasegrad import envs
 from phasegrad.agent import Agent
 from phasegrad.compute.acting import Actor
+from phasegrad.compute.devices import pick_storage
 from phasegrad.config import Config
 from phasegrad.data.collecting import Collector
 from phasegrad.data.legs import EPISODES_A_LEG, LONGEST_LEG, MOST_BYTES, steps_a_leg, stored_dtype
 from phasegrad.data.storage import Rollout, Storage, bytes_a_step, observation_bytes
+from phasegrad.data.transfers import CPU
 from phasegrad.distributed.ranks import Ranks
 from phasegrad.errors import EnvError, PhasegradWarning
 from phasegrad.machine.clock import Clock
+from phasegrad.machine.memory import require_room
 from phasegrad.runs.state import RunState
 from phasegrad.tree import named_leaves, tree_map
 
@@ -190,7 +193,8 @@ class Experience:
         run, progress, num_envs = self.run, self.progress, self.config.num_envs
         rollout = self.rollout = self.storage().rollouts[slot].first(num_steps)
         episodes = self.collector.collect(rollout, noise, progress.step)
-        run.legs.log(rollout.actions.to(self._stored()))
+        assert self.collector.taken is not None
+        run.legs.log(self.collector.taken.to(self._stored()))
         if self.collector.states is not None:
             run.remembered = self.collector.states.cpu().clone()
         if self.collector.stack is not None:
@@ -235,8 +239,19 @@ class Experience:
         """Storage of `kept` rollouts, allocated once."""
         if self._storage is None:
             sizes = (self.kept, self.config.num_steps, self.num_envs)
-            self._storage = Storage(*sizes, *self._stored_things())
+            self._storage = Storage(*sizes, *self._stored_things(), device=self._place())
         return self._storage
+
+    def _place(self) -> torch.device:
+        """Where the rollouts lie. It decides the last bits of a run, so the run's config must say it."""
+        config, device = self.config, self.agent.device
+        chosen = pick_storage(config.storage, device, self.storage_bytes(), self.ranks)
+        if chosen != config.storage:
+            config.settle(storage=chosen)
+        if chosen != "host":
+            return device
+        require_room(self.storage_bytes() * self.ranks.local_size, "lower num_envs or num_steps")
+        return CPU
 
     def storage_bytes(self) -> int:
         """What the stored rollouts of this process take in memory."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 GROUPS: dict[str, tuple[str, ...]] = {
     "run": (
-        "total_steps", "seed", "preset", "stop_at", "device", "compile", "torch_threads", "checkpoint_every",
+        "total_steps", "seed", "preset", "stop_at", "device", "storage", "compile", "torch_threads", "checkpoint_every",
         "keep_checkpoints",
     ),
     "environment": (

@@ -38,7 +38,7 @@ WEIGHTS = ("entropy_coef", "value_coef", "beta_clone", "q_coef")  # of a loss's 
 UNREAD_BY_LOSSES = {
     *WEIGHTS, *FIXED_FIELDS, "clip_range", "kl_beta", "leash", "kl_target", "kl_stop", "learning_rate", "critic_learning_rate",
     "aux_learning_rate", "gamma", "gae_lambda", "policy_gae_lambda", "average_decay", "max_kl", "cg_damping",
-    "line_search_decay", "env_timeout", "preset", "stop_at", "compile", "log_steps", "track", "backend", "vectorization",
+    "line_search_decay", "env_timeout", "preset", "stop_at", "compile", "log_steps", "track", "backend", "vectorization", "storage",
     "anneal_learning_rate", "anneal_clip_range",
 }  # fmt: skip
 SHORTEST, LONGEST = 8, 32  # steps of a training sequence, unless asked for
@@ -62,6 +62,12 @@ class Config:
         "auto", "named settings to start from; auto picks the environment's, none takes the plain defaults"
     )
     device: str = setting("auto", "where the networks live: auto, cpu, cuda, cuda:1")
+    storage: str = setting(
+        "auto",
+        "where rollouts and PPG's buffer lie beside networks on a GPU: on the device, or in the host's memory; auto takes the "
+        "device where they fit into half of its free memory; on a CPU both are one",
+        choices=("auto", "device", "host"),
+    )
     compile: str = setting(
         "auto",
         "networks on a CPU: on compiles them with the system's C compiler, replay (networks without convolutions) calls "

@@ -17,6 +17,7 @@ import torch
 
 from phasegrad.compute.devices import pick_threads
 from phasegrad.config import coerce
+from phasegrad.data.transfers import fetched
 from phasegrad.distributed import joining
 from phasegrad.errors import ConfigError, EnvError, NonFiniteError, PhasegradError, PhasegradWarning, RanksError
 from phasegrad.machine.memory import require_room
@@ -51,7 +52,8 @@ def train(
     """Run iterations until `total_steps`; returns what result.json holds."""
     hooks, written = Hooks(callback, trainer), Loggers(loggers, trainer.ranks.is_first)
     total = plan_total(trainer, total_steps)
-    require_room(trainer.storage_bytes() * trainer.ranks.local_size, trainer.smaller_storage)
+    if trainer.agent.device.type == "cpu" or trainer.config.storage == "host":
+        require_room(trainer.storage_bytes() * trainer.ranks.local_size, trainer.smaller_storage)
     trainer.config.follow(trainer.run.progress.step / total)
     computation = trainer.computation
     computation.settle()
@@ -473,7 +475,7 @@ def next_row(iterations: Iterator[dict[str, Any]], trainer: Trainer) -> dict[str
     before = trainer.run.progress.step
     for row in iterations:
         if trainer.run.progress.step > before:
-            return row
+            return fetched(row)
         raise ConfigError(
             f"The loop of {trainer.name} yields at step {before} without having taken a step since the last."
         )
@@ -501,7 +503,8 @@ def rollout_bytes(trainer: Trainer) -> bytes:
     assert trainer.rollout is not None
     for field, tree in trainer.rollout.tensors().items():
         if tree is not None:  # copied: what is seen of a stack lies among its frames
-            named |= {f"{field}.{name}".rstrip("."): leaf.clone().contiguous() for name, leaf in named_leaves(tree)}
+            leaves = named_leaves(tree)
+            named |= {f"{field}.{name}".rstrip("."): leaf.cpu().clone().contiguous() for name, leaf in leaves}
     return safetensors.torch.save(named)
 
 
