@@ -107,8 +107,16 @@ class Experience:
             actions = (agent.bounds(row.to(agent.distribution.action_dtype).numpy()) for row in legs.rows())
             told = None if tell is None else lambda done: tell(done * self.num_envs, total * self.num_envs)
             played = (actions, legs.starts - legs.starts.min(), told)
-        self.collector = Collector(
-            self.env, self.actor, agent.bounds, self.clock, self.first_env, self.config.num_envs, played
+        kind = self._kind_of_collector()
+        self.collector = kind(
+            self.env,
+            self.actor,
+            agent.bounds,
+            self.clock,
+            self.first_env,
+            self.config.num_envs,
+            played,
+            run.environment,
         )
         if run.remembered is not None and self.collector.states is not None:
             self.collector.states.copy_(run.remembered)
@@ -125,6 +133,16 @@ class Experience:
                 stacklevel=2,
             )
         run.played_to = ""
+
+    def _kind_of_collector(self) -> type[Collector]:
+        """Environments that are tensors, beside rollouts on their device, need nothing of the host."""
+        if getattr(self.env, "backend", "") != "tensor" or self.agent.model.stacking is not None:
+            return Collector
+        if self.storage().whole.actions.device.type == "cpu":
+            return Collector
+        from phasegrad.data.tensor_collecting import TensorCollector
+
+        return TensorCollector
 
     def make(self) -> envs.VectorEnv:
         self.agent.require_source()
@@ -155,7 +173,7 @@ class Experience:
     def _restart_legs(self, step: int) -> None:
         """All environments begin another leg now: nothing of an episode is under way."""
         self.run.legs.restart(step)
-        self.run.remembered = self.run.stack = None
+        self.run.remembered = self.run.stack = self.run.environment = None
         self.agent.reward_normalizer.start_leg()
 
     def move(self, env: envs.VectorEnv) -> None:
@@ -201,6 +219,9 @@ class Experience:
             run.stack = tree_map(torch.clone, self.collector.stack.seen)
         for t, environments in self.collector.renewed:
             run.legs.begin(environments, progress.step // num_envs + t + 1)
+        run.environment = self.collector.env.state()
+        if run.environment is not None:
+            run.legs.stand(progress.step // num_envs + num_steps)
         run.legs.forget()
         done = rollout.terminated | rollout.truncated
         rollout.rewards.copy_(self.agent.reward_normalizer(rollout.raw_rewards, done))

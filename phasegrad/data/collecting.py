@@ -6,6 +6,7 @@ Nothing here knows which algorithm will train on the data.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import gymnasium as gym
@@ -62,10 +63,11 @@ class Collector:
         first_env: int = 0,
         all_envs: int = 0,
         played: tuple[Any, ...] | None = None,
+        state: Mapping[str, Tensor] | None = None,
     ) -> None:
         """The environments may be part of `all_envs`, from the number `first_env` on.
 
-        `played`: what `env.play_back` takes, where they do not begin at their reset.
+        `played`: what `env.play_back` takes, where they do not begin at their reset; or `state`: what `env.load_state` does.
         """
         self.env, self.actor, self.bounds, self.clock = env, actor, bounds, clock
         self.first_env, self.all_envs = first_env, all_envs or env.num_envs
@@ -74,7 +76,10 @@ class Collector:
         parts = env.observation_space.spaces if isinstance(env.observation_space, gym.spaces.Dict) else None
         entries = {"": env.observation_space} if parts is None else parts
         self._choices = [(name, space) for name, space in entries.items() if isinstance(space, CHOICES)]
-        self.observation, self.mask = env.reset() if played is None else env.play_back(*played)
+        if state is not None:
+            self.observation, self.mask = env.load_state(state)
+        else:
+            self.observation, self.mask = env.reset() if played is None else env.play_back(*played)
         self.states: Tensor | None = None  # what the policy remembers of each running episode [N, K], on its device
         if self.model.state_size:
             self.states = torch.zeros(env.num_envs, self.model.state_size, device=self.device)
