@@ -107,6 +107,7 @@ class StandIn:
         self.arriving: list[tuple[Tensor, Tensor]] = []  # host memory, and what it will hold once the host has waited
         self.leaving: list[tuple[Tensor, bytes]] = []  # host memory that is being read, and what it held
         self.free_bytes = 1 << 34
+        self.knows_bfloat16 = True
         self.backwards = 0  # how many gradients are being computed
 
     def is_on(self, tensor: Any) -> bool:
@@ -159,6 +160,7 @@ class StandIn:
             patch.setattr(torch.cuda, "mem_get_info", lambda device=None: (self.free_bytes, 1 << 35))
             patch.setattr(torch.cuda, "synchronize", lambda device=None: self.cross(WAITS, True))
             patch.setattr(torch.cuda, "current_device", lambda: 0)
+            patch.setattr(torch.cuda, "is_bf16_supported", lambda *_, **__: self.knows_bfloat16)
             patch.setattr(torch.cuda, "get_rng_state", lambda device=None: torch.get_rng_state())
             patch.setattr(torch.cuda, "set_rng_state", lambda state, device=None: None)
             with _Operations(self), _Calls(self):

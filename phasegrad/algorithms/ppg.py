@@ -174,7 +174,7 @@ class PPG(Algorithm):
         config, experience = self.config, self.experience
         optimizers, auxiliary = adams(self.flat, config.adam_eps), adams(self.flat, config.adam_eps)
         self.stepper = self.computation.stepper(optimizers, config.max_grad_norm)
-        self.auxiliary_stepper = self.computation.stepper(auxiliary, config.max_grad_norm)
+        self.auxiliary_stepper = self.computation.stepper(auxiliary, config.max_grad_norm, config.aux_precision)
         self.scalars |= {"kl_beta": config.kl_beta} | first_scalars(config)
         sizes = (config.kept, config.interval, config.num_steps, experience.num_envs)
         self.carries = self.buffer = PhaseBuffer(*sizes, experience.storage, experience.storage_bytes())

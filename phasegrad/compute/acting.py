@@ -20,6 +20,7 @@ from phasegrad.machine.clock import compiling
 from phasegrad.models import ActorCritic
 from phasegrad.models.encoders import ImageEncoder, JointEncoder
 from phasegrad.models.modes import require_recordable
+from phasegrad.models.precision import FULL, in_precision
 from phasegrad.tree import named_leaves, tree_map
 
 if TYPE_CHECKING:
@@ -33,8 +34,8 @@ class Actor:
     fields from the same noise.
     """
 
-    def __init__(self, model: ActorCritic, device: torch.device, compiled: bool = False) -> None:
-        self.model, self.device, self.compiled = model, device, compiled
+    def __init__(self, model: ActorCritic, device: torch.device, compiled: bool = False, precision: str = FULL) -> None:
+        self.model, self.device, self.compiled, self.precision = model, device, compiled, precision
         self.remembers = model.state_size > 0
         self.acts_with_value = self.remembers or not model.value_is_separate
         self._program: Program | None = None
@@ -76,7 +77,8 @@ class Actor:
             return
         given = [tree_map(lambda leaf: leaf[t], self.seen), None if rollout.masks is None else rollout.masks[t]]
         observation, mask = send_tree(given, self.device)
-        outputs = self._forward(observation, mask, self.noise[t], self.states)
+        with in_precision(self.model, self.precision):
+            outputs = self._forward(observation, mask, self.noise[t], self.states)
         if self.states is not None:
             self.states.copy_(outputs.pop())
         if rollout.actions.device.type != self.device.type:  # whose storage did not fit there

@@ -49,6 +49,13 @@ def pick_storage(wanted: str, device: torch.device, needed: int, ranks: Ranks = 
     return "device" if fits else "host"
 
 
+def require_precision(device: torch.device, **asked: str) -> None:
+    """Refuse bfloat16, `asked` for by these settings, on a GPU that has no such numbers."""
+    for name, precision in asked.items():
+        if precision == "bfloat16" and device.type == "cuda" and not torch.cuda.is_bf16_supported():
+            raise ConfigError(f"{name} bfloat16 needs a GPU that computes in it, which this one does not: set float32.")
+
+
 def pick_threads(wanted: int, large_network: bool) -> int:
     """Torch threads: one beats several for small networks on a CPU, convolutions take all cores of this process."""
     return wanted or (own_processors() if large_network else 1)

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from phasegrad.compute.compiled import CompiledSteps
+from phasegrad.compute.device_steps import DeviceSteps
 from phasegrad.compute.optimizers import Optimizer
 from phasegrad.compute.plain import Loss, Metrics, PlainSteps
 from phasegrad.compute.recording import CannotCompute, LossRecorder
@@ -30,11 +32,15 @@ from phasegrad.models.modes import TrainingMode
 __all__ = ["Loss", "Stepper"]
 
 MONITORED = {"policy_loss", "value_loss", "kl"}  # whose mean of each epoch is logged too
-CODE = {"compiled": "compiled code", "traced": "traced kernels"}  # that a warning says the update is without
+CODE = {
+    "compiled": "compiled code",
+    "traced": "traced kernels",
+    "device": "torch's compiler",
+}  # that a warning says the update is without
 
 
 class Stepper:
-    """Gradient steps by the `way` that is set: "plain", "traced" or "compiled". A way that cannot is left for a plainer one.
+    """Gradient steps by the `way` that is set: "plain", "traced", "compiled" or (on a GPU) "device". A way that cannot is left for a plainer one.
 
     What is not of the `usual` size, such as the last batch of a run, takes plain autograd: tracing it would take longer
     than it is in use.
@@ -49,11 +55,15 @@ class Stepper:
         ranks: Ranks = ALONE,
         config: Config | None = None,
         mode: TrainingMode | None = None,
+        precision: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
+        """`precision` is a context in which plain steps compute their losses and gradients; other ways do not know it."""
         recorder = LossRecorder(flat, config, mode)
         given = (flat, dict(optimizers), max_grad_norm, microbatch, ranks)
         self.way = "plain"
         self.plain = PlainSteps(*given)
+        self.device = DeviceSteps(*given, recorder=recorder)
+        self.precision = precision
         self.traced = TracedSteps(*given, recorder=recorder)
         self.compiled = CompiledSteps(*given, recorder=recorder)
         self.ranks, self.training = ranks, recorder.training()
@@ -112,7 +122,7 @@ class Stepper:
 
     def _computed(self, method: str, usual: bool, *arguments: Any) -> Any:
         """The result of a method of the way that is set, or of the first plainer one that can."""
-        with self.training:
+        with self.training, self.precision():
             while True:
                 steps: PlainSteps = getattr(self, self.way if usual else "plain")
                 try:

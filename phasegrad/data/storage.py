@@ -70,7 +70,9 @@ class Rollout:
         """A copy in this machine's memory; the same one where it lies there."""
         if self.actions.device.type == "cpu":
             return self
-        held = {name: None if tree is None else tree_map(_on_host, tree) for name, tree in self.tensors().items()}
+        held: dict[str, Any] = {
+            name: None if tree is None else tree_map(_on_host, tree) for name, tree in self.tensors().items()
+        }
         return replace(self, **held)
 
     @property

@@ -41,7 +41,8 @@ class TensorAdapter(VectorEnv):
         self._steps = 0
 
     def reset(self) -> tuple[Observation, np.ndarray | None]:
-        batch, _ = vector_reset(self.source.reset(seed=list(self._seeds)))
+        seeds: Any = list(self._seeds)
+        batch, _ = vector_reset(self.source.reset(seed=seeds))
         self._steps, self._returns[:], self._lengths[:] = 0, 0.0, 0
         return self._at(batch)
 

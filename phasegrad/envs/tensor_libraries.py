@@ -7,8 +7,8 @@ in for it, as in rsl_rl, so that the value of an episode that was cut is that of
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Sequence
-from types import ModuleType
 from typing import Any
 
 import gymnasium as gym
@@ -31,14 +31,14 @@ def from_maniskill(env: Any) -> TensorVectorEnv:
     return ManiSkillTensors(env)
 
 
-def from_brax(env: Any, num_envs: int, device: Any = "cuda", jax: ModuleType | Any = None) -> TensorVectorEnv:
+def from_brax(env: Any, num_envs: int, device: Any = "cuda", jax: Any = None) -> TensorVectorEnv:
     """A Brax environment made with `batch_size=num_envs`, or a MuJoCo Playground one wrapped for Brax training.
 
     Arrays go from JAX to torch and back by DLPack, without a copy where both are on one device. `jax` is the library.
     """
     if jax is None:
         try:
-            import jax
+            jax = importlib.import_module("jax")
         except ImportError:
             raise EnvError(
                 "Brax and MuJoCo Playground need JAX, which is not installed here: pip install jax."
@@ -125,8 +125,10 @@ class BraxTensors(TensorVectorEnv):
         self.env, self.num_envs, self.device, self.jax = env, num_envs, torch.device(device), jax
         size, actions = env.observation_size, int(env.action_size)
         self._dict = isinstance(size, dict)
-        boxes = {name: _box(shape) for name, shape in size.items()} if self._dict else _box(size)
-        self.single_observation_space = gym.spaces.Dict(boxes) if self._dict else boxes
+        if not self._dict:
+            self.single_observation_space = _box(size)
+        else:
+            self.single_observation_space = gym.spaces.Dict({name: _box(shape) for name, shape in size.items()})
         self.single_action_space = gym.spaces.Box(-1.0, 1.0, (actions,))
         self._reset, self._step = jax.jit(env.reset), jax.jit(env.step)
         self._state: Any = None
@@ -150,9 +152,9 @@ class BraxTensors(TensorVectorEnv):
         return tree_map(self._tensor, dict(seen) if self._dict else seen)
 
     def _tensor(self, array: Any) -> Any:
-        import torch
+        from torch.utils.dlpack import from_dlpack
 
-        return torch.from_dlpack(array)
+        return from_dlpack(array)
 
 
 def _box(shape: Any) -> gym.spaces.Box:
