@@ -222,8 +222,8 @@ class _Calls(TorchFunctionMode):
         self.stand_in = stand_in
         self.special: dict[Any, Callable[..., Any]] = {
             Tensor.device.__get__: lambda tensor: DEVICE if stand_in.is_on(tensor) else CPU,
-            Tensor.is_cuda.__get__: stand_in.is_on,
-            Tensor.is_cpu.__get__: lambda tensor: not stand_in.is_on(tensor),
+            Tensor.is_cuda.__get__: stand_in.is_on,  # type: ignore[attr-defined]
+            Tensor.is_cpu.__get__: lambda tensor: not stand_in.is_on(tensor),  # type: ignore[attr-defined]
             Tensor.to: self.to,
             Tensor.cpu: lambda tensor: self.moved(tensor, CPU),
             Tensor.cuda: lambda tensor, *_, non_blocking=False: self.moved(tensor, DEVICE, non_blocking),
