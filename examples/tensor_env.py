@@ -60,4 +60,4 @@ if __name__ == "__main__":
     device = "cuda" if torch.cuda.is_available() else "cpu"
     agent = pg.PPO(Reach(64, device), preset="none", num_steps=20, num_minibatches=4, total_steps=64 * 20 * 20, seed=1)
     agent.learn()
-    print("mean return:", round(sum(agent.progress.recent_returns) / len(agent.progress.recent_returns), 2))
+    print(agent.evaluate(20).summary())

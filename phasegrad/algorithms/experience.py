@@ -214,7 +214,8 @@ class Experience:
         assert self.collector.taken is not None
         run.legs.log(self.collector.taken.to(self._stored()))
         if self.collector.states is not None:
-            run.remembered = self.collector.states.cpu().clone()
+            held = self.collector.states.clone()  # stays where it is until somebody saves it
+            run.remembered = held if self.ranks.size == 1 else held.cpu()
         if self.collector.stack is not None:
             run.stack = tree_map(torch.clone, self.collector.stack.seen)
         for t, environments in self.collector.renewed:
