@@ -261,7 +261,8 @@ class Experience:
         """Storage of `kept` rollouts, allocated once."""
         if self._storage is None:
             sizes = (self.kept, self.config.num_steps, self.num_envs)
-            self._storage = Storage(*sizes, *self._stored_things(), device=self._place())
+            where: dict[str, Any] = {"device": self._place()}
+            self._storage = Storage(*sizes, *self._stored_things(), **where)
         return self._storage
 
     def _place(self) -> torch.device:

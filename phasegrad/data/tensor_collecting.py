@@ -48,10 +48,10 @@ class TensorCollector(Collector):
                     rollout.masks[t].copy_(env.latest_mask)
                 if t == 0:
                     actor.begin(rollout, noise, states, None)
-                if rollout.states is not None and rollout.starts is not None and states is not None:
+                if rollout.starts is not None and fresh is not None:
                     rollout.starts[t].copy_(fresh)
-                    if t % rollout.sequence == 0:
-                        rollout.states[t // rollout.sequence] = states
+                if rollout.states is not None and states is not None and t % rollout.sequence == 0:
+                    rollout.states[t // rollout.sequence] = states
                 actor.act(t)
             with self.clock.section("environment"):
                 step = env.step_tensors(self.bounds.on_device(rollout.actions[t]))
