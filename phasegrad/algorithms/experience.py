@@ -19,13 +19,16 @@ from torch import Tensor
 from phasegrad import envs
 from phasegrad.agent import Agent
 from phasegrad.compute.acting import Actor
+from phasegrad.compute.devices import pick_storage
 from phasegrad.config import Config
 from phasegrad.data.collecting import Collector
 from phasegrad.data.legs import EPISODES_A_LEG, LONGEST_LEG, MOST_BYTES, steps_a_leg, stored_dtype
 from phasegrad.data.storage import Rollout, Storage, bytes_a_step, observation_bytes
+from phasegrad.data.transfers import CPU
 from phasegrad.distributed.ranks import Ranks
 from phasegrad.errors import EnvError, PhasegradWarning
 from phasegrad.machine.clock import Clock
+from phasegrad.machine.memory import require_room
 from phasegrad.runs.state import RunState
 from phasegrad.tree import named_leaves, tree_map
 
@@ -108,8 +111,16 @@ class Experience:
             actions = (agent.bounds(row.to(agent.distribution.action_dtype).numpy()) for row in legs.rows())
             told = None if tell is None else lambda done: tell(done * self.num_envs, total * self.num_envs)
             played = (actions, legs.starts - legs.starts.min(), told)
-        self.collector = Collector(
-            self.env, self.actor, agent.bounds, self.clock, self.first_env, self.config.num_envs, played
+        kind = self._kind_of_collector()
+        self.collector = kind(
+            self.env,
+            self.actor,
+            agent.bounds,
+            self.clock,
+            self.first_env,
+            self.config.num_envs,
+            played,
+            run.environment,
         )
         if run.remembered is not None and self.collector.states is not None:
             self.collector.states.copy_(run.remembered)
@@ -126,6 +137,16 @@ class Experience:
                 stacklevel=2,
             )
         run.played_to = ""
+
+    def _kind_of_collector(self) -> type[Collector]:
+        """Environments that are tensors, beside rollouts on their device, need nothing of the host."""
+        if getattr(self.env, "backend", "") != "tensor" or self.agent.model.stacking is not None:
+            return Collector
+        if self.storage().whole.actions.device.type == "cpu":
+            return Collector
+        from phasegrad.data.tensor_collecting import TensorCollector
+
+        return TensorCollector
 
     def make(self) -> envs.VectorEnv:
         self.agent.require_source()
@@ -156,7 +177,7 @@ class Experience:
     def _restart_legs(self, step: int) -> None:
         """All environments begin another leg now: nothing of an episode is under way."""
         self.run.legs.restart(step)
-        self.run.remembered = self.run.stack = None
+        self.run.remembered = self.run.stack = self.run.environment = None
         self.agent.reward_normalizer.start_leg()
 
     def move(self, env: envs.VectorEnv) -> None:
@@ -194,13 +215,18 @@ class Experience:
         run, progress, num_envs = self.run, self.progress, self.config.num_envs
         rollout = self.rollout = self.storage().rollouts[slot].first(num_steps)
         episodes = self.collector.collect(rollout, noise, progress.step)
-        run.legs.log(rollout.actions.to(self._stored()))
+        assert self.collector.taken is not None
+        run.legs.log(self.collector.taken.to(self._stored()))
         if self.collector.states is not None:
-            run.remembered = self.collector.states.cpu().clone()
+            held = self.collector.states.clone()  # stays where it is until somebody saves it
+            run.remembered = held if self.ranks.size == 1 else held.cpu()
         if self.collector.stack is not None:
             run.stack = tree_map(torch.clone, self.collector.stack.seen)
         for t, environments in self.collector.renewed:
             run.legs.begin(environments, progress.step // num_envs + t + 1)
+        run.environment = self.collector.env.state()
+        if run.environment is not None:
+            run.legs.stand(progress.step // num_envs + num_steps)
         run.legs.forget()
         done = rollout.terminated | rollout.truncated
         rollout.rewards.copy_(self.agent.reward_normalizer(rollout.raw_rewards, done))
@@ -239,8 +265,20 @@ class Experience:
         """Storage of `kept` rollouts, allocated once."""
         if self._storage is None:
             sizes = (self.kept, self.config.num_steps, self.num_envs)
-            self._storage = Storage(*sizes, *self._stored_things())
+            where: dict[str, Any] = {"device": self._place()}
+            self._storage = Storage(*sizes, *self._stored_things(), **where)
         return self._storage
+
+    def _place(self) -> torch.device:
+        """Where the rollouts lie. It decides the last bits of a run, so the run's config must say it."""
+        config, device = self.config, self.agent.device
+        chosen = pick_storage(config.storage, device, self.storage_bytes(), self.ranks)
+        if chosen != config.storage:
+            config.settle(storage=chosen)
+        if chosen != "host":
+            return device
+        require_room({"stored rollouts": self.storage_bytes() * self.ranks.local_size}, "lower num_envs or num_steps")
+        return CPU
 
     def storage_bytes(self) -> int:
         """What the stored rollouts of this process take in memory."""

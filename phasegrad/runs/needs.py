@@ -25,9 +25,12 @@ def require_memory(trainer: Trainer) -> None:
     environments = trainer.ranks.share(config.num_envs)
     each = BYTES_A_WORKER if config.vectorization == "async" else BYTES_OF_A_GAME if trainer.agent.is_large else 0
     weights = sum(tensor.nbytes for name, tensor in trainer.tensors().items() if name.startswith("model."))
+    on_host = trainer.agent.device.type == "cpu"
     needed = {
-        "stored rollouts": trainer.storage_bytes() + trainer.working_bytes(),
-        "gradients": weights,
+        "stored rollouts": trainer.storage_bytes() + trainer.working_bytes()
+        if on_host or config.storage == "host"
+        else 0,
+        "gradients": weights if on_host else 0,
         "environments": environments * each,
     }
     require_room({name: count * share for name, count in needed.items()}, trainer.smaller_storage)
