@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from phasegrad.compute.checking import require_same_outputs
 from phasegrad.compute.native import Program
 from phasegrad.compute.native.program import pointers
-from phasegrad.data.transfers import fetch, send_tree, to_device
+from phasegrad.data.transfers import device_of, fetch, send_tree, to_device
 from phasegrad.errors import PhasegradWarning
 from phasegrad.machine.clock import compiling
 from phasegrad.models import ActorCritic
@@ -38,6 +38,7 @@ class Actor:
         self.model, self.device, self.compiled, self.precision = model, device, compiled, precision
         self.remembers = model.state_size > 0
         self.acts_with_value = self.remembers or not model.value_is_separate
+        self._crosses = False  # whether the rollout lies elsewhere than the networks
         self._program: Program | None = None
         self.runs_program = False  # whether compiled code fills the rollout under way
         self._encoders = [model.policy_encoder]  # whose networks the step goes through
@@ -52,6 +53,7 @@ class Actor:
         [N, ...] is where each step finds what it sees, where that is more than the rollout's observation.
         """
         self.rollout, self.noise, self.states = rollout, to_device(noise, self.device), states
+        self._crosses = device_of(rollout.observations).type != self.device.type
         self.seen = rollout.observations  # [T, N, ...]; a stack is at the same place at every step
         if stack is not None:
             self.seen = tree_map(lambda leaf: leaf.expand(rollout.num_steps, *leaf.shape), stack)
@@ -75,13 +77,18 @@ class Actor:
             self._program.inputs += self._input_steps
             self._program.outputs += self._output_steps
             return
-        given = [tree_map(lambda leaf: leaf[t], self.seen), None if rollout.masks is None else rollout.masks[t]]
-        observation, mask = send_tree(given, self.device)
-        with in_precision(self.model, self.precision):
+        observation = tree_map(lambda leaf: leaf[t], self.seen)
+        mask = None if rollout.masks is None else rollout.masks[t]
+        if self._crosses:  # from storage that did not fit on the device
+            observation, mask = send_tree([observation, mask], self.device)
+        if self.precision == FULL:
             outputs = self._forward(observation, mask, self.noise[t], self.states)
+        else:
+            with in_precision(self.model, self.precision):
+                outputs = self._forward(observation, mask, self.noise[t], self.states)
         if self.states is not None:
             self.states.copy_(outputs.pop())
-        if rollout.actions.device.type != self.device.type:  # whose storage did not fit there
+        if self._crosses:
             outputs = fetch(outputs)
         for field, output in zip(self._fields(rollout), outputs, strict=True):
             field[t] = output

@@ -76,7 +76,7 @@ class Computation:
             ranks=self.ranks,
             config=self.config,
             mode=self.training_mode,
-            precision=partial(in_precision, self.model, precision),
+            precision=None if precision == FULL else partial(in_precision, self.model, precision),
         )
         if precision != FULL:
             require_precision(self.device, aux_precision=precision)

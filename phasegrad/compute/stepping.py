@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -40,7 +40,9 @@ CODE = {
 
 
 class Stepper:
-    """Gradient steps by the `way` that is set: "plain", "traced", "compiled" or (on a GPU) "device". A way that cannot is left for a plainer one.
+    """Gradient steps by the `way` that is set: "plain", "traced", "compiled" or (on a GPU) "device".
+
+    A way that cannot is left for a plainer one.
 
     What is not of the `usual` size, such as the last batch of a run, takes plain autograd: tracing it would take longer
     than it is in use.
@@ -55,7 +57,7 @@ class Stepper:
         ranks: Ranks = ALONE,
         config: Config | None = None,
         mode: TrainingMode | None = None,
-        precision: Callable[[], AbstractContextManager[None]] = nullcontext,
+        precision: Callable[[], AbstractContextManager[None]] | None = None,
     ) -> None:
         """`precision` is a context in which plain steps compute their losses and gradients; other ways do not know it."""
         recorder = LossRecorder(flat, config, mode)
@@ -122,7 +124,7 @@ class Stepper:
 
     def _computed(self, method: str, usual: bool, *arguments: Any) -> Any:
         """The result of a method of the way that is set, or of the first plainer one that can."""
-        with self.training, self.precision():
+        with self.training if self.precision is None else self._lowered():
             while True:
                 steps: PlainSteps = getattr(self, self.way if usual else "plain")
                 try:
@@ -139,6 +141,12 @@ class Stepper:
         for key, metric in metrics.items():
             self.recorded.setdefault(key, []).append(metric)
         self.count += next(iter(metrics.values())).numel()
+
+    @contextmanager
+    def _lowered(self) -> Iterator[None]:
+        assert self.precision is not None
+        with self.training, self.precision():
+            yield
 
     # Metrics
 

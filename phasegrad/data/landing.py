@@ -32,7 +32,11 @@ class HostLanding:
 
     def observe(self, t: int, observation: Observation, mask: np.ndarray | None) -> None:
         """What is seen before step `t`."""
-        tree_map(lambda stored, leaf: _store(stored, t, leaf), self._observations, observation)
+        if isinstance(self._observations, dict):
+            for name, stored in self._observations.items():
+                stored[t] = observation[name]
+        else:
+            self._observations[t] = observation
         if self._masks is not None:
             self._masks[t] = mask
 
@@ -105,10 +109,6 @@ def store_before(rollout: Rollout, stack: RunningStack) -> None:
         stored[: len(frames)] = to_device(whole, stored.device)
 
     tree_map(put, rollout.frames, stack.before())
-
-
-def _store(stored: np.ndarray, t: int, leaf: np.ndarray) -> None:
-    stored[t] = leaf
 
 
 def _as_stored(leaf: np.ndarray, place: Tensor) -> np.ndarray:

@@ -34,7 +34,7 @@ def to_device(tensor: Tensor, device: torch.device) -> Tensor:
 def send(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
     """Tensors of the host on `device`, all in one copy; the same ones where that is the CPU or they are there already."""
     if device.type == "cpu":
-        return [tensor.to(device) for tensor in tensors]
+        return list(tensors)
     found = {index: tensor for index, tensor in enumerate(tensors) if tensor.device.type != "cpu"}
     crossing = [tensor for tensor in tensors if tensor.device.type == "cpu"]
     arrived = iter([to_device(crossing[0], device)] if len(crossing) == 1 else _sent(crossing, device))
@@ -84,15 +84,18 @@ def fetched(metrics: Mapping[str, Any]) -> dict[str, Any]:
     waiting = {name: own for name, own in listed.items() if own and all(isinstance(each, Tensor) for each in own)}
     if not waiting:
         return dict(metrics)
-    numbers = [each.detach().reshape(-1).double() for own in waiting.values() for each in own]
-    there = [index for index, each in enumerate(numbers) if each.device.type != "cpu"]
-    if there:
-        arrived = fetch([torch.cat([numbers[index] for index in there])])[0]
-        for index, piece in zip(there, arrived.split([len(numbers[index]) for index in there]), strict=True):
-            numbers[index] = piece
-    read, rest = dict(metrics), iter(torch.cat(numbers).tolist())
+    there = [
+        each.detach().reshape(-1).double() for own in waiting.values() for each in own if each.device.type != "cpu"
+    ]
+    arrived = iter(torch.cat(there).tolist() if there else ())  # the one place where the host waits
+    read = dict(metrics)
     for name, own in waiting.items():
-        found = [next(rest) for each in own for _ in range(each.numel())]
+        found: list[float] = []
+        for each in own:
+            if each.device.type == "cpu":
+                found += map(float, each.detach().reshape(-1).tolist())
+            else:
+                found += [next(arrived) for _ in range(each.numel())]
         read[name] = found if isinstance(metrics[name], list) else found[0]
     return read
 
