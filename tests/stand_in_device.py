@@ -98,11 +98,14 @@ class _Labels:
         return tensor.untyped_storage()._cdata in self.known
 
 
+DEVICE_MEMORY = _Labels()  # of all devices that are not there: what the package keeps there outlives a test
+
+
 class StandIn:
     """The device. While `on()` lasts, `cuda` means it."""
 
     def __init__(self) -> None:
-        self.device_memory, self.pinned = _Labels(), _Labels()
+        self.device_memory, self.pinned = DEVICE_MEMORY, _Labels()
         self.log = Log()
         self.arriving: list[tuple[Tensor, Tensor]] = []  # host memory, and what it will hold once the host has waited
         self.leaving: list[tuple[Tensor, bytes]] = []  # host memory that is being read, and what it held
@@ -160,6 +163,7 @@ class StandIn:
             patch.setattr(torch.cuda, "mem_get_info", lambda device=None: (self.free_bytes, 1 << 35))
             patch.setattr(torch.cuda, "synchronize", lambda device=None: self.cross(WAITS, True))
             patch.setattr(torch.cuda, "current_device", lambda: 0)
+            patch.setattr(torch.cuda, "get_device_name", _unnamed)
             patch.setattr(torch.cuda, "is_bf16_supported", lambda *_, **__: self.knows_bfloat16)
             patch.setattr(torch.cuda, "get_rng_state", lambda device=None: torch.get_rng_state())
             patch.setattr(torch.cuda, "set_rng_state", lambda state, device=None: None)
@@ -317,6 +321,10 @@ class _Calls(TorchFunctionMode):
             yield
         finally:
             here.backwards -= more
+
+
+def _unnamed(device: Any = None) -> str:
+    raise RuntimeError("a device that is not there has no name")
 
 
 def _is_device(device: Any) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from device_runs import ENVS, FIELDS, ITERATIONS, OWN, STEPS, require_same, tensors, trained
 from stand_in_device import TO_DEVICE, TO_HOST, MixedDevices, Race, StandIn
 
 import phasegrad as pg
@@ -17,19 +18,6 @@ from phasegrad.compute.devices import pick_storage
 from phasegrad.data.transfers import fetch, fetched, send, to_device
 from phasegrad.errors import ConfigError, NonFiniteError
 
-STEPS, ENVS, ITERATIONS = 8, 4, 2
-FIELDS: dict[str, Any] = {
-    "preset": "none", "num_envs": ENVS, "num_steps": STEPS, "hidden_sizes": (8,), "seed": 3, "normalize_reward": True,
-    "normalize_observation": True, "compile": "off", "total_steps": ITERATIONS * STEPS * ENVS, "eval_episodes": 0,
-}  # fmt: skip
-OWN: dict[str, dict[str, Any]] = {
-    "ppo": {"epochs": 2, "num_minibatches": 2},
-    "ppg": {"n_pi": 2, "e_aux": 2, "aux_minibatches": 4, "num_minibatches": 2},
-    "a2c": {"updates_per_iteration": 1},
-    "vpg": {"value_steps": 2},
-    "trpo": {"cg_iterations": 2, "value_epochs": 1, "num_minibatches": 2},
-    "acer": {"replay_capacity": 256, "replay_start": 32, "updates_per_iteration": 1, "normalize_reward": False},
-}
 CASES: list[tuple[str, dict[str, Any]]] = [
     *((name, {}) for name in OWN),
     ("ppo", {"memory": "gru"}),
@@ -41,20 +29,6 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("ppg", {"aux_target": "value_network", "aux_buffer": 3, "aux_interval": 1}),
     ("ppo", {"arch": "shared", "measure_interference": True, "recompute_advantages": True, "whole_segments": True}),
 ]
-
-
-def trained(name: str, device: str, **fields: Any) -> Any:
-    fields = {**FIELDS, **OWN[name], **fields, "device": device}
-    env, total = fields.pop("env", "CartPole-v1"), fields["total_steps"]
-    return ALGORITHMS[name](env, **fields).learn(total)
-
-
-def tensors(agent: Any) -> dict[str, torch.Tensor]:
-    return {name: tensor.detach().clone() for name, tensor in agent.tensors().items()}
-
-
-def require_same(mine: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor]) -> None:
-    assert [name for name in mine if not torch.equal(mine[name], theirs[name])] == []
 
 
 @pytest.mark.parametrize(("name", "fields"), CASES)

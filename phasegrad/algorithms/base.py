@@ -221,8 +221,8 @@ class Algorithm(Verbs, ABC):
     def storage_bytes(self) -> int:
         return self.experience.storage_bytes()
 
-    def working_bytes(self) -> int:
-        return self.experience.working_bytes()
+    def host_bytes(self) -> int:
+        return self.experience.host_bytes() + self.storage_bytes() - self.experience.storage_bytes()
 
     def observations_digest(self) -> str:
         return self.experience.observations_digest()

@@ -18,17 +18,15 @@ from torch import Tensor
 
 from phasegrad import envs
 from phasegrad.agent import Agent
+from phasegrad.algorithms.placing import kind_of_collector, place_of_storage
 from phasegrad.compute.acting import Actor
-from phasegrad.compute.devices import pick_storage
 from phasegrad.config import Config
 from phasegrad.data.collecting import Collector
 from phasegrad.data.legs import EPISODES_A_LEG, LONGEST_LEG, MOST_BYTES, steps_a_leg, stored_dtype
 from phasegrad.data.storage import Rollout, Storage, bytes_a_step, observation_bytes
-from phasegrad.data.transfers import CPU
 from phasegrad.distributed.ranks import Ranks
 from phasegrad.errors import EnvError, PhasegradWarning
 from phasegrad.machine.clock import Clock
-from phasegrad.machine.memory import require_room
 from phasegrad.runs.state import RunState
 from phasegrad.tree import named_leaves, tree_map
 
@@ -84,6 +82,7 @@ class Experience:
         # (place in the run, return, length, success or -1 where nothing is known of it) of own episodes
         self.finished: list[tuple[float, float, float, float]] = []
         self._storage: Storage | None = None
+        self._place: torch.device | None = None
         self._borrowed = 0
 
     # The life of the environments
@@ -111,17 +110,9 @@ class Experience:
             actions = (agent.bounds(row.to(agent.distribution.action_dtype).numpy()) for row in legs.rows())
             told = None if tell is None else lambda done: tell(done * self.num_envs, total * self.num_envs)
             played = (actions, legs.starts - legs.starts.min(), told)
-        kind = self._kind_of_collector()
-        self.collector = kind(
-            self.env,
-            self.actor,
-            agent.bounds,
-            self.clock,
-            self.first_env,
-            self.config.num_envs,
-            played,
-            run.environment,
-        )
+        kind = kind_of_collector(self.env, self.place(), stacked=agent.model.stacking is not None)
+        numbers = (self.first_env, self.config.num_envs)
+        self.collector = kind(self.env, self.actor, agent.bounds, self.clock, *numbers, played, run.environment)
         if run.remembered is not None and self.collector.states is not None:
             self.collector.states.copy_(run.remembered)
         if run.stack is not None and self.collector.stack is not None:
@@ -137,16 +128,6 @@ class Experience:
                 stacklevel=2,
             )
         run.played_to = ""
-
-    def _kind_of_collector(self) -> type[Collector]:
-        """Environments that are tensors, beside rollouts on their device, need nothing of the host."""
-        if getattr(self.env, "backend", "") != "tensor" or self.agent.model.stacking is not None:
-            return Collector
-        if self.storage().whole.actions.device.type == "cpu":
-            return Collector
-        from phasegrad.data.tensor_collecting import TensorCollector
-
-        return TensorCollector
 
     def make(self) -> envs.VectorEnv:
         self.agent.require_source()
@@ -265,20 +246,19 @@ class Experience:
         """Storage of `kept` rollouts, allocated once."""
         if self._storage is None:
             sizes = (self.kept, self.config.num_steps, self.num_envs)
-            where: dict[str, Any] = {"device": self._place()}
-            self._storage = Storage(*sizes, *self._stored_things(), **where)
+            self._storage = Storage(*sizes, *self._stored_things(), device=self.place())
         return self._storage
 
-    def _place(self) -> torch.device:
-        """Where the rollouts lie. It decides the last bits of a run, so the run's config must say it."""
-        config, device = self.config, self.agent.device
-        chosen = pick_storage(config.storage, device, self.storage_bytes(), self.ranks)
-        if chosen != config.storage:
-            config.settle(storage=chosen)
-        if chosen != "host":
-            return device
-        require_room({"stored rollouts": self.storage_bytes() * self.ranks.local_size}, "lower num_envs or num_steps")
-        return CPU
+    def place(self) -> torch.device:
+        """Where the rollouts lie, decided once: what is free on a GPU changes when they are there."""
+        if self._place is None:
+            needed = self.storage_bytes() + self.working_bytes()
+            self._place = place_of_storage(self.config, self.agent.device, needed, self.ranks)
+        return self._place
+
+    def host_bytes(self) -> int:
+        """What they, and what is allocated beside them, take of this machine's memory: nothing where a GPU has them."""
+        return self.storage_bytes() + self.working_bytes() if self.place().type == "cpu" else 0
 
     def storage_bytes(self) -> int:
         """What the stored rollouts of this process take in memory."""

@@ -17,6 +17,7 @@ from torch import Tensor
 from phasegrad.data.action_bounds import ActionBounds
 from phasegrad.data.landing import landing_for, store_before
 from phasegrad.data.minibatches import in_chunks, over_rollout
+from phasegrad.data.soundness import arrays_are_sound, rollout_flags
 from phasegrad.data.stacking import RunningStack, steps_since_start
 from phasegrad.data.storage import Rollout
 from phasegrad.data.transfers import device_of, fetch, send_tree, to_device
@@ -268,16 +269,11 @@ class Collector:
             raise EnvError(f"The action mask of environment {n} allows no action at step {step}: one must be allowed.")
 
     def _is_sound(self, rollout: Rollout) -> bool:
-        """Whether there is no fault in a rollout on a device, by one number from there; choices are looked at here."""
+        """Whether there is no fault in a rollout on a device, by one number from there; what followed it is here."""
         followed = [self.observation, *(final for _, _, final in self._finals)]
-        if self._choices or not all(np.isfinite(leaf).all() for each in followed for _, leaf in named_leaves(each)):
+        if not all(arrays_are_sound(each, self._choices) for each in followed):
             return False
-        floats = [leaf for _, leaf in named_leaves(rollout.observations)] + [rollout.behaviour_params, rollout.actions]
-        sound = [torch.isfinite(leaf).all() for leaf in floats if leaf.is_floating_point()]
-        sound.append((rollout.raw_rewards.abs() <= LARGEST_REWARD).all())
-        if rollout.masks is not None:
-            sound.append(rollout.masks.any(-1).all())
-        return bool(fetch([torch.stack(sound).all()])[0])
+        return bool(fetch([torch.stack(rollout_flags(rollout, self._choices, LARGEST_REWARD)).all()])[0])
 
     def _policy_fault(self, rollout: Rollout, first_step: int) -> tuple[tuple[int, int], str] | None:
         """The first output of the policy, or action drawn from it, that is no number: when, and a sentence."""

@@ -12,11 +12,12 @@ import torch
 from torch import Tensor
 
 from phasegrad.data.collecting import LARGEST_REWARD, Collector
+from phasegrad.data.soundness import observation_flags, rollout_flags
 from phasegrad.data.storage import Rollout
 from phasegrad.data.transfers import device_of, fetch, send, to_device
 from phasegrad.envs.contract import Episode
 from phasegrad.envs.tensor_adapter import TensorAdapter
-from phasegrad.tree import named_leaves, tree_map
+from phasegrad.tree import tree_map
 
 
 class TensorCollector(Collector):
@@ -97,19 +98,12 @@ class TensorCollector(Collector):
 
     def _soundness(self, rollout: Rollout, finals: Any, cut: Tensor) -> Tensor:
         """Whether there is no fault in a rollout, as a flag on the device."""
-        floats = [leaf for _, leaf in named_leaves(rollout.observations)] + [rollout.behaviour_params, rollout.actions]
-        floats += [leaf for _, leaf in named_leaves(self.env.latest)]
-        sound = [torch.isfinite(leaf).all() for leaf in floats if leaf.is_floating_point()]
-        for _, leaf in named_leaves(finals):
-            if leaf.is_floating_point():
-                sound.append((torch.isfinite(leaf).flatten(2).all(-1) | ~cut).all())
-        sound.append((rollout.raw_rewards.abs() <= LARGEST_REWARD).all())
-        if rollout.masks is not None:
-            sound.append(rollout.masks.any(-1).all())
-        return torch.stack(sound).all()
+        flags = rollout_flags(rollout, self._choices, LARGEST_REWARD)
+        flags += observation_flags(self.env.latest, self._choices) + observation_flags(finals, self._choices, cut)
+        return torch.stack(flags).all()
 
     def _is_sound(self, rollout: Rollout) -> bool:
-        return self._sound and not self._choices
+        return self._sound
 
     def followers(self) -> tuple[Any, Tensor | None]:
         seen = tree_map(lambda now, ended: torch.cat([now.to(ended.dtype), ended]), self.env.latest, self._followed)
