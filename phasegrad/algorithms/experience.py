@@ -246,7 +246,8 @@ class Experience:
         """Storage of `kept` rollouts, allocated once."""
         if self._storage is None:
             sizes = (self.kept, self.config.num_steps, self.num_envs)
-            self._storage = Storage(*sizes, *self._stored_things(), device=self.place())
+            where: dict[str, Any] = {"device": self.place()}
+            self._storage = Storage(*sizes, *self._stored_things(), **where)
         return self._storage
 
     def place(self) -> torch.device:
