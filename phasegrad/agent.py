@@ -21,6 +21,7 @@ from phasegrad.config import Config
 from phasegrad.data.action_bounds import ActionBounds
 from phasegrad.data.reward_scaling import RewardNormalizer
 from phasegrad.data.stacking import RunningStack
+from phasegrad.data.transfers import send_tree
 from phasegrad.distributed.ranks import ALONE, Ranks
 from phasegrad.errors import EnvError, PhasegradWarning
 from phasegrad.models import ActorCritic, build_model
@@ -102,8 +103,7 @@ class Agent:
         The most likely ones, or with `noise` [B, K] the ones it samples. With a memory, `states` [B, M] is what it
         remembers of each episode, as `fresh_states` gives it at the start; what it remembers next is returned.
         """
-        batch = tree_map(self._as_tensor, observation)
-        allowed = None if mask is None else self._as_tensor(mask)
+        batch, allowed, noise = send_tree([observation, mask, noise], self.device)
         if states is None:
             params = self.model.policy(batch, allowed)
         elif (
@@ -112,10 +112,7 @@ class Agent:
             params, states = self.model.policy_step(batch, allowed, states)
         else:
             params, _, states = self.model.step(batch, allowed, states)
-        if noise is None:
-            actions = self.distribution.mode(params)
-        else:
-            actions = self.distribution.sample(params, noise.to(self.device))
+        actions = self.distribution.mode(params) if noise is None else self.distribution.sample(params, noise)
         return self.bounds(actions.cpu().numpy()), states
 
     def fresh_states(self, count: int, policy_only: bool = False) -> Tensor | None:
@@ -132,7 +129,7 @@ class Agent:
     @torch.no_grad()
     def values(self, observation: Any, states: Tensor | None = None) -> np.ndarray:
         """V [B] of what is seen, as `act` takes it, in the units of the unnormalised reward."""
-        batch = tree_map(self._as_tensor, observation)
+        batch = send_tree([observation], self.device)[0]
         values = self.model.value(batch) if states is None else self.model.step(batch, None, states)[1]
         return np.asarray(values.cpu()) * self.reward_normalizer.std
 
@@ -250,13 +247,8 @@ class Agent:
                 f"The state has shape {given.shape}, but {tuple(states.shape)} is needed: give what predict returned for as "
                 "many observations, or None at the start."
             )
-        states = self._as_tensor(given.reshape(states.shape)).clone()
-        states[torch.from_numpy(starts).to(self.device)] = 0.0
-        return states
-
-    def _as_tensor(self, leaf: np.ndarray) -> Tensor:
-        """On the device, in memory that torch takes: an image turned round or one that may not be written to is copied."""
-        return torch.from_numpy(np.require(leaf, requirements=["C", "W"])).to(self.device)
+        given = np.where(starts[:, None], np.float32(0.0), given.reshape(states.shape))
+        return send_tree([given], self.device)[0]
 
     def _as_mask(self, mask: Any, size: int) -> np.ndarray | None:
         """A mask [B, M]."""

@@ -53,8 +53,10 @@ class A2C(Algorithm):
                 targets.append(rollout.value_targets.flatten().clone())
                 is_last = len(values) == config.updates_per_iteration or not self.steps_left()
                 kl = self.mean_kl(rollout) if is_last else 0.0
+            metrics = value_metrics(torch.cat(values), torch.cat(targets), self.ranks)
+            metrics = self.stepper.take_all(metrics | {"moved": kl})
+            kl = metrics.pop("moved")
             adapt_learning_rate(config, self.scalars, kl, rates)
-            metrics = value_metrics(torch.cat(values), torch.cat(targets), self.ranks) | self.stepper.take_metrics()
             yield metrics | {"kl": kl, "updates": len(values), "learning_rate": rates["policy"]}
 
     def loss(self, batch: Batch, coefficients: Mapping[str, float]) -> tuple[Tensor, dict[str, Tensor]]:

@@ -69,7 +69,8 @@ class ACER(Algorithm):
                     for _ in range(int(torch.poisson(torch.tensor(config.replay_ratio), generator=chance))):
                         self.learn_from(memory.sample(config.num_envs, chance), rates, on_policy=False)
                         replayed += 1
-            metrics = value_metrics(torch.cat(values), torch.cat(targets), self.ranks) | self.stepper.take_metrics()
+            found = torch.cat(targets).to(values[0].device)
+            metrics = self.stepper.take_all(value_metrics(torch.cat(values), found, self.ranks))
             metrics |= {"updates": len(values) + replayed, "replay_updates": replayed, "replay_steps": memory.steps}
             yield metrics | {"learning_rate": rates["policy"]}
 
@@ -80,12 +81,12 @@ class ACER(Algorithm):
         usual = len(trajectories.actions) == self.config.num_steps
         self.stepper.step(name, loss, batch, self.config.weights(), rates, usual)
         self.average.follow(self.config.average_decay)
-        return batch.value_targets.cpu()
+        return batch.value_targets
 
     @torch.no_grad()
     def batch_of(self, trajectories: Trajectories, on_policy: bool) -> ReplayBatch:
         """All steps of trajectories [T, N] as a batch [T * N], with Retrace targets and the average policy."""
-        config = self.config
+        config, trajectories = self.config, trajectories.on(self.device)
         seen = (trajectories.observations, trajectories.masks)
         params, q_values = self.policy_and_q(*seen, leading=2)  # [T, N, A]
         terminated, truncated = trajectories.terminated, trajectories.truncated
@@ -120,7 +121,7 @@ class ACER(Algorithm):
         return next_values
 
     def policy_and_q(self, observations: Any, masks: Tensor | None, leading: int) -> tuple[Tensor, Tensor]:
-        """Logits and action values [..., A] of observations with `leading` batch dimensions, on the CPU."""
+        """Logits and action values [..., A] of observations with `leading` batch dimensions, where they are."""
 
         def both(observation: Any, mask: Tensor | None) -> Tensor:
             return torch.cat(self.model.policy_and_q(observation, mask), -1)

@@ -37,6 +37,7 @@ def source_and_fields(env: Any, fields: Mapping[str, Any]) -> tuple[Any, dict[st
         raise ConfigError("env is missing: give an environment id such as CartPole-v1.")
     if isinstance(env, str):
         return env, fields | {"env": env}
+    env = envs.tensor_env_of(env)
     if isinstance(env, gym.Env) and fields.get("num_envs") != 1:
         raise ConfigError(
             f"A {type(env.unwrapped).__name__} that is made already is one environment: give a function that makes it, such "

@@ -184,10 +184,10 @@ class Algorithm(Verbs, ABC):
         """What is left of the run at the start of this iteration, from 1 to 0: annealed settings are scaled by it."""
         return 1.0 - self.progress.step / self.config.total_steps
 
-    def mean_kl(self, rollout: Rollout) -> float:
+    def mean_kl(self, rollout: Rollout) -> Any:
         """E[KL[pi_old, pi]] over a whole rollout: how far the finished update moved the policy."""
         params = self.experience.policy(rollout)
-        return self.ranks.mean(float(self.distribution.kl(rollout.behaviour_params, params).mean()))[0]
+        return self.ranks.mean_of(self.distribution.kl(rollout.behaviour_params, params).mean())[0]
 
     def rollout_metrics(self, rollout: Rollout) -> dict[str, Any]:
         """What a rollout says about the values that were used for it."""
@@ -221,8 +221,8 @@ class Algorithm(Verbs, ABC):
     def storage_bytes(self) -> int:
         return self.experience.storage_bytes()
 
-    def working_bytes(self) -> int:
-        return self.experience.working_bytes()
+    def host_bytes(self) -> int:
+        return self.experience.host_bytes() + self.storage_bytes() - self.experience.storage_bytes()
 
     def observations_digest(self) -> str:
         return self.experience.observations_digest()

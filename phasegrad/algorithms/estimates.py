@@ -5,6 +5,8 @@ Where several processes share a run, each calls these with its own samples and g
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -34,17 +36,17 @@ def normalized(advantages: Tensor, ranks: Ranks) -> Tensor:
     return formulas.normalized(advantages, pooled_moments(moments_of(advantages.flatten().double()), ranks))
 
 
-def explained_variance(values: Tensor, value_targets: Tensor, ranks: Ranks) -> float:
+def explained_variance(values: Tensor, value_targets: Tensor, ranks: Ranks) -> Tensor:
     """1 - Var[V_targ - V] / Var[V_targ] over the samples of all processes."""
     if ranks.size == 1:
-        return float(losses.explained_variance(values, value_targets))
+        return losses.explained_variance(values, value_targets)
     pairs = torch.stack([(value_targets - values).flatten(), value_targets.flatten()], 1).double()  # [B, 2]
     unexplained, whole = pooled_moments(moments_of(pairs), ranks)[2]
-    return float(1 - unexplained / whole)
+    return 1 - unexplained / whole
 
 
-def value_metrics(values: Tensor, value_targets: Tensor, ranks: Ranks) -> dict[str, float]:
-    """How values compare with their targets."""
+def value_metrics(values: Tensor, value_targets: Tensor, ranks: Ranks) -> dict[str, Any]:
+    """How values compare with their targets; numbers that are read with the iteration's other metrics."""
     explained = explained_variance(values, value_targets, ranks)
-    means = ranks.mean(float(values.mean()), float(value_targets.mean()))
+    means = ranks.mean_of(values.mean(), value_targets.mean())
     return {"explained_variance": explained, "value_mean": means[0], "value_target_mean": means[1]}

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from phasegrad import envs
 from phasegrad.agent import Agent
+from phasegrad.algorithms.placing import kind_of_collector, place_of_storage
 from phasegrad.compute.acting import Actor
 from phasegrad.config import Config
 from phasegrad.data.collecting import Collector
@@ -81,6 +82,7 @@ class Experience:
         # (place in the run, return, length, success or -1 where nothing is known of it) of own episodes
         self.finished: list[tuple[float, float, float, float]] = []
         self._storage: Storage | None = None
+        self._place: torch.device | None = None
         self._borrowed = 0
 
     # The life of the environments
@@ -108,9 +110,9 @@ class Experience:
             actions = (agent.bounds(row.to(agent.distribution.action_dtype).numpy()) for row in legs.rows())
             told = None if tell is None else lambda done: tell(done * self.num_envs, total * self.num_envs)
             played = (actions, legs.starts - legs.starts.min(), told)
-        self.collector = Collector(
-            self.env, self.actor, agent.bounds, self.clock, self.first_env, self.config.num_envs, played
-        )
+        kind = kind_of_collector(self.env, self.place(), stacked=agent.model.stacking is not None)
+        numbers = (self.first_env, self.config.num_envs)
+        self.collector = kind(self.env, self.actor, agent.bounds, self.clock, *numbers, played, run.environment)
         if run.remembered is not None and self.collector.states is not None:
             self.collector.states.copy_(run.remembered)
         if run.stack is not None and self.collector.stack is not None:
@@ -156,7 +158,7 @@ class Experience:
     def _restart_legs(self, step: int) -> None:
         """All environments begin another leg now: nothing of an episode is under way."""
         self.run.legs.restart(step)
-        self.run.remembered = self.run.stack = None
+        self.run.remembered = self.run.stack = self.run.environment = None
         self.agent.reward_normalizer.start_leg()
 
     def move(self, env: envs.VectorEnv) -> None:
@@ -194,13 +196,18 @@ class Experience:
         run, progress, num_envs = self.run, self.progress, self.config.num_envs
         rollout = self.rollout = self.storage().rollouts[slot].first(num_steps)
         episodes = self.collector.collect(rollout, noise, progress.step)
-        run.legs.log(rollout.actions.to(self._stored()))
+        assert self.collector.taken is not None
+        run.legs.log(self.collector.taken.to(self._stored()))
         if self.collector.states is not None:
-            run.remembered = self.collector.states.cpu().clone()
+            held = self.collector.states.clone()  # stays where it is until somebody saves it
+            run.remembered = held if self.ranks.size == 1 else held.cpu()
         if self.collector.stack is not None:
             run.stack = tree_map(torch.clone, self.collector.stack.seen)
         for t, environments in self.collector.renewed:
             run.legs.begin(environments, progress.step // num_envs + t + 1)
+        run.environment = self.collector.env.state()
+        if run.environment is not None:
+            run.legs.stand(progress.step // num_envs + num_steps)
         run.legs.forget()
         done = rollout.terminated | rollout.truncated
         rollout.rewards.copy_(self.agent.reward_normalizer(rollout.raw_rewards, done))
@@ -239,8 +246,20 @@ class Experience:
         """Storage of `kept` rollouts, allocated once."""
         if self._storage is None:
             sizes = (self.kept, self.config.num_steps, self.num_envs)
-            self._storage = Storage(*sizes, *self._stored_things())
+            where: dict[str, Any] = {"device": self.place()}
+            self._storage = Storage(*sizes, *self._stored_things(), **where)
         return self._storage
+
+    def place(self) -> torch.device:
+        """Where the rollouts lie, decided once: what is free on a GPU changes when they are there."""
+        if self._place is None:
+            needed = self.storage_bytes() + self.working_bytes()
+            self._place = place_of_storage(self.config, self.agent.device, needed, self.ranks)
+        return self._place
+
+    def host_bytes(self) -> int:
+        """What they, and what is allocated beside them, take of this machine's memory: nothing where a GPU has them."""
+        return self.storage_bytes() + self.working_bytes() if self.place().type == "cpu" else 0
 
     def storage_bytes(self) -> int:
         """What the stored rollouts of this process take in memory."""

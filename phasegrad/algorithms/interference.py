@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import torch
+from torch import Tensor
 
 from phasegrad.algorithms.settings import SurrogateConfig
 from phasegrad.algorithms.surrogate import surrogate_loss
@@ -21,7 +22,7 @@ SAMPLES = 512  # one pass over these an iteration costs little beside the update
 
 def interference(
     model: ActorCritic, batch: Batch, config: SurrogateConfig, coefficients: Mapping[str, float], ranks: Ranks = ALONE
-) -> dict[str, float]:
+) -> dict[str, Tensor]:
     """Cosine and length ratio (value over policy) of the two losses' gradients on the trunk, weighted as in training.
 
     For a detached trunk it is what the value loss would do to it: the gradient that detaching keeps away.
@@ -41,6 +42,6 @@ def interference(
     policy_norm, value_norm = policy_gradient.norm(), value_gradient.norm()
     cosine = (policy_gradient @ value_gradient) / (policy_norm * value_norm + 1e-12)
     return {
-        "interference_cosine": float(cosine),
-        "interference_norm_ratio": float(value_norm / (policy_norm + 1e-12)),
+        "interference_cosine": cosine,
+        "interference_norm_ratio": value_norm / (policy_norm + 1e-12),
     }

@@ -37,8 +37,10 @@ from phasegrad.algorithms.surrogate import (
     warmed_up_rates,
 )
 from phasegrad.compute.optimizers import Adam
+from phasegrad.compute.stepping import require_finite
 from phasegrad.data.minibatches import Batch, Minibatches
 from phasegrad.data.phase_buffer import AuxiliaryBatch, BufferedStates, PhaseBuffer
+from phasegrad.data.transfers import fetched
 from phasegrad.losses import adapted_kl_beta, auxiliary_loss, value_loss
 
 
@@ -79,11 +81,11 @@ class PPG(Algorithm):
                             metrics |= interference(self.model, first, config, coefficients, self.ranks)
                         trained = rates if config.arch == "shared" else {group: rates[group] for group in groups}
                         self.stepper.epoch(loss.__name__, loss, minibatches, coefficients, trained)
-                    if config.kl_target and rates["policy"]:
-                        kl_beta = adapted_kl_beta(scheduled["kl_beta"], self.mean_kl(rollout), config.kl_target)
-                        self.scalars["kl_beta"] = kl_beta
+                    moved = self.mean_kl(rollout) if config.kl_target and rates["policy"] else None
                 buffer.add(rollout.num_steps, self.progress.iteration)
-                metrics |= self.stepper.take_epoch_means() | self.stepper.take_metrics()
+                metrics = self.stepper.take_all(metrics | {"moved": moved})
+                if (moved := metrics.pop("moved")) is not None:
+                    self.scalars["kl_beta"] = adapted_kl_beta(scheduled["kl_beta"], moved, config.kl_target)
                 metrics |= scheduled | logged_rates(rates)
                 adapt_learning_rate(config, self.scalars, metrics.get("kl_by_epoch", [0.0])[-1], rates)
                 if buffer.phase_is_over() or not self.steps_left():
@@ -108,17 +110,16 @@ class PPG(Algorithm):
         probe = buffer.probe(len(trained))
         # pi_old at all states; with a memory also what it remembers before each sequence, by the networks as they are now
         states = buffer.store_policy(self.model, trained.unique(), self.computation.chunk, self.device)
-        before = self.explained_variances(states, probe)
-        by_epoch: dict[str, list[float]] = {}
+        found = self.explained_variances(states, probe, "before_aux")
+        by_epoch: dict[str, list[Tensor]] = {}
         for epoch in epochs:
             minibatches = Minibatches(states, epoch, self.device, AuxiliaryBatch, usual=buffer.is_full())
             stepper.epoch("auxiliary", self.auxiliary_loss, minibatches, config.weights(), rates)
-            for name, mean in stepper.take_metrics().items():
-                by_epoch.setdefault(f"aux_{name}", []).append(mean)
-        metrics: dict[str, Any] = {name: means[-1] for name, means in by_epoch.items()}
-        metrics |= {f"{name}_by_epoch": means for name, means in by_epoch.items()}
-        metrics |= {f"{name}_before_aux": value for name, value in before.items()}
-        return metrics | {f"{name}_after_aux": value for name, value in self.explained_variances(states, probe).items()}
+            for name, mean in stepper.take_tensors().items():
+                by_epoch.setdefault(f"aux_{name}_by_epoch", []).append(mean)
+        found |= self.explained_variances(states, probe, "after_aux")
+        metrics = require_finite(fetched({**by_epoch, **found}), by_epoch)  # one transfer for all of the phase
+        return {name.removesuffix("_by_epoch"): metrics[name][-1] for name in by_epoch} | metrics
 
     # The losses of a minibatch
 
@@ -173,7 +174,7 @@ class PPG(Algorithm):
         config, experience = self.config, self.experience
         optimizers, auxiliary = adams(self.flat, config.adam_eps), adams(self.flat, config.adam_eps)
         self.stepper = self.computation.stepper(optimizers, config.max_grad_norm)
-        self.auxiliary_stepper = self.computation.stepper(auxiliary, config.max_grad_norm)
+        self.auxiliary_stepper = self.computation.stepper(auxiliary, config.max_grad_norm, config.aux_precision)
         self.scalars |= {"kl_beta": config.kl_beta} | first_scalars(config)
         sizes = (config.kept, config.interval, config.num_steps, experience.num_envs)
         self.carries = self.buffer = PhaseBuffer(*sizes, experience.storage, experience.storage_bytes())
@@ -190,10 +191,10 @@ class PPG(Algorithm):
         """Phases that overlap leave a buffer behind, which may be large."""
         self.buffer.clear()
 
-    def explained_variances(self, states: BufferedStates, positions: Tensor) -> dict[str, float]:
+    def explained_variances(self, states: BufferedStates, positions: Tensor, when: str) -> dict[str, Tensor]:
         """How well each value head explains the targets of some of the buffer's states."""
         heads = {"explained_variance": self.model.value}
         if self.model.auxiliary_head is not None:
             heads["aux_head_explained_variance"] = lambda seen: self.model.policy_and_auxiliary_value(seen)[1]
         found, targets = self.buffer.evaluated(heads, states, positions, self.computation.chunk, self.device)
-        return {name: explained_variance(values, targets, self.ranks) for name, values in found.items()}
+        return {f"{name}_{when}": explained_variance(values, targets, self.ranks) for name, values in found.items()}

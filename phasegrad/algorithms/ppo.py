@@ -68,14 +68,15 @@ class PPO(Algorithm):
                         first = next(iter(minibatches))
                         metrics |= interference(self.model, first, config, coefficients, self.ranks)
                     self.stepper.epoch("ppo", self.loss, minibatches, coefficients, rates)
-                    if config.kl_stop and self.stepper.mean_since("kl", steps_before) > config.kl_stop:
-                        break
+                    if config.kl_stop and float(self.stepper.mean_since("kl", steps_before)) > config.kl_stop:
+                        break  # where it is set, this waits for the device once an epoch
                 kl = self.stepper.mean_since("kl", steps_before)  # of the last epoch: how far the update went
-                if config.kl_target and rates["policy"]:
-                    kl_beta = adapted_kl_beta(scheduled["kl_beta"], self.mean_kl(rollout), config.kl_target)
-                    self.scalars["kl_beta"] = kl_beta
-                adapt_learning_rate(config, self.scalars, kl, rates)
-            metrics |= self.stepper.take_epoch_means() | self.stepper.take_metrics()
+                moved = self.mean_kl(rollout) if config.kl_target and rates["policy"] else None
+            metrics = self.stepper.take_all(metrics | {"last": kl, "moved": moved})
+            kl, moved = metrics.pop("last"), metrics.pop("moved")
+            if moved is not None:
+                self.scalars["kl_beta"] = adapted_kl_beta(scheduled["kl_beta"], moved, config.kl_target)
+            adapt_learning_rate(config, self.scalars, kl, rates)
             yield metrics | {"kl": kl, "epochs": epoch + 1} | scheduled | logged_rates(rates)
 
     def loss(self, batch: Batch, coefficients: Mapping[str, float]) -> tuple[Tensor, dict[str, Tensor]]:

@@ -12,6 +12,7 @@ from phasegrad.advantages import normalized
 from phasegrad.algorithms.settings import AdaptiveConfig, PolicyGradientConfig, SurrogateConfig
 from phasegrad.data.minibatches import Batch, Minibatches, epoch_indices
 from phasegrad.data.storage import Rollout
+from phasegrad.data.transfers import send
 from phasegrad.distributed.moments import pooled_moments
 from phasegrad.distributed.ranks import ALONE, Ranks
 from phasegrad.distributions import Distribution
@@ -75,8 +76,9 @@ def normalized_by_minibatch(advantages: Tensor, indices: list[Tensor], ranks: Ra
     order, count = torch.cat([index.flatten() for index in indices]), len(indices)
     sizes = torch.tensor([index.numel() for index in indices])
     minibatch = torch.repeat_interleave(torch.arange(count), sizes)  # that each of `order` belongs to
+    order, sizes, minibatch = send([order, sizes, minibatch], advantages.device)
     ordered = advantages.flatten()[order].double()
-    means = torch.zeros(count, dtype=torch.float64).index_add_(0, minibatch, ordered) / sizes
+    means = torch.zeros(count, dtype=torch.float64, device=advantages.device).index_add_(0, minibatch, ordered) / sizes
     squares = torch.zeros_like(means).index_add_(0, minibatch, (ordered - means[minibatch]).square())
     moments = pooled_moments(torch.stack([sizes.double(), means, squares]), ranks)  # [3, count]
     result = torch.empty_like(advantages)

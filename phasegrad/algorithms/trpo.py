@@ -11,6 +11,7 @@ for iteration = 1, 2, ... do
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -24,6 +25,7 @@ from phasegrad.compute.natural_gradient import FisherProduct, conjugate_gradient
 from phasegrad.compute.optimizers import Adam
 from phasegrad.data.minibatches import Batch, Minibatch, Minibatches, epoch_indices, everything, gather, some_indices
 from phasegrad.data.storage import Rollout
+from phasegrad.data.transfers import fetched
 from phasegrad.errors import NonFiniteError
 from phasegrad.losses import policy_objective, value_loss
 
@@ -52,7 +54,8 @@ class TRPO(Algorithm):
                     rollout.advantages.copy_(normalized(rollout.advantages, self.ranks))
                 metrics |= self.policy_step(rollout, shuffle)
                 self.value_regression(rollout, shuffle)
-            yield metrics | self.stepper.take_metrics() | {"critic_learning_rate": float(config.critic_learning_rate)}
+            metrics = self.stepper.take_all(metrics, by_epoch=False)
+            yield metrics | {"critic_learning_rate": float(config.critic_learning_rate)}
 
     def policy_step(self, rollout: Rollout, shuffle: torch.Generator) -> dict[str, float]:
         """The longest step along the natural gradient that improves L within the trust region, or none."""
@@ -61,8 +64,6 @@ class TRPO(Algorithm):
         usual = rollout.num_steps == config.num_steps
         descent, described = self.stepper.gradient("policy", self.policy_loss, batch, config.weights(), usual)
         gradient = -self.ranks.mean_(descent[where])  # L is maximised
-        if not torch.isfinite(gradient).all():
-            raise NonFiniteError("The policy's gradient became NaN or infinite: training has diverged; lower max_kl.")
         sampled: Minibatch = batch
         samples = self.ranks.share(config.fisher_samples)
         if 0 < samples < len(batch):
@@ -73,36 +74,39 @@ class TRPO(Algorithm):
         direction, residual = conjugate_gradient(product, gradient, config.cg_iterations)
         curvature = direction @ product(direction)
         step = (2 * float(config.max_kl) / curvature.clamp(min=1e-20)).sqrt() * direction
-        loss, entropy = self.ranks.mean(float(described["policy_loss"]), float(described["entropy"]))
-        return {
-            "policy_grad_norm": float(gradient.norm()),
-            "policy_loss": loss,
-            "entropy": entropy,
-            "cg_residual": float(residual.sqrt()),
-        } | self.line_search(rollout, step)
+        loss, entropy = self.ranks.mean_of(described["policy_loss"], described["entropy"])
+        numbers = {"policy_grad_norm": gradient.norm(), "policy_loss": loss, "entropy": entropy}
+        return self.line_search(rollout, step, numbers | {"cg_residual": residual.sqrt()})
 
-    def line_search(self, rollout: Rollout, step: Tensor) -> dict[str, float]:
-        """Move the policy by the first of the ever shorter steps that is acceptable; else leave it as it was."""
+    def line_search(self, rollout: Rollout, step: Tensor, known: Mapping[str, Any]) -> dict[str, float]:
+        """Move the policy by the first of the ever shorter steps that is acceptable; else leave it as it was.
+
+        What is `known` of the step comes with the first answer of the device, for which each try waits.
+        """
         config, policy = self.config, self.flat.data[self.flat.slices["policy"]]
-        before, start = policy.clone(), self.surrogate_and_kl(rollout)[0]
-        tried = 0
+        before, tried = policy.clone(), 0
+        surrogate, _ = self.surrogate_and_kl(rollout)
+        metrics = fetched({**known, "start": surrogate})
+        start = metrics.pop("start")
+        if not math.isfinite(metrics["policy_grad_norm"]):
+            raise NonFiniteError("The policy's gradient became NaN or infinite: training has diverged; lower max_kl.")
         for tried in range(1, config.line_search_tries + 1):
             policy.copy_(before + config.line_search_decay ** (tried - 1) * step)
-            surrogate, kl = self.surrogate_and_kl(rollout)
+            surrogate, kl = fetched({"pair": list(self.surrogate_and_kl(rollout))})["pair"]
             if surrogate > start and kl <= config.max_kl:  # false for NaN too
                 found = {"step_accepted": 1.0, "surrogate_improvement": surrogate - start, "kl": kl}
-                return found | {"line_search_steps": tried}
+                return metrics | found | {"line_search_steps": tried}
         policy.copy_(before)
-        return {"step_accepted": 0.0, "surrogate_improvement": 0.0, "kl": 0.0, "line_search_steps": tried}
+        return metrics | {"step_accepted": 0.0, "surrogate_improvement": 0.0, "kl": 0.0, "line_search_steps": tried}
 
-    def surrogate_and_kl(self, rollout: Rollout) -> tuple[float, float]:
+    def surrogate_and_kl(self, rollout: Rollout) -> tuple[Any, Any]:
         """L and E[KL[pi_old, pi]] over a rollout, of the policy as it now is."""
         params = self.experience.policy(rollout)
         log_prob = self.distribution.log_prob(params, rollout.actions)
         surrogate = policy_objective("cpi", log_prob, rollout.log_probs, rollout.advantages).mean()
         bonus = float(self.config.entropy_coef) * self.distribution.entropy(params).mean()
         kl = self.distribution.kl(rollout.behaviour_params, params).mean()
-        improvement, moved = self.ranks.mean(float(surrogate + bonus), float(kl))
+        improvement, moved = self.ranks.mean_of(surrogate + bonus, kl)
         return improvement, moved
 
     def policy_loss(self, batch: Batch, coefficients: Mapping[str, float]) -> tuple[Tensor, dict[str, Tensor]]:

@@ -55,8 +55,9 @@ class VPG(Algorithm):
                 for _ in range(config.value_steps):
                     step("value", self.value_loss, batch, coefficients, {"value": rates["value"]}, usual)
                 metrics |= {"kl": self.mean_kl(rollout)}
+            metrics = self.stepper.take_all(metrics)
             adapt_learning_rate(config, self.scalars, metrics["kl"], rates)
-            yield metrics | self.stepper.take_metrics() | logged_rates(rates)
+            yield metrics | logged_rates(rates)
 
     def policy_loss(self, batch: Batch, coefficients: Mapping[str, float]) -> tuple[Tensor, dict[str, Tensor]]:
         """-(log pi(a|s) A + beta S[pi]) over a rollout."""

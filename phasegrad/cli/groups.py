@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 GROUPS: dict[str, tuple[str, ...]] = {
     "run": (
-        "total_steps", "seed", "preset", "stop_at", "device", "compile", "torch_threads", "checkpoint_every",
+        "total_steps", "seed", "preset", "stop_at", "device", "storage", "compile", "act_precision", "torch_threads", "checkpoint_every",
         "keep_checkpoints",
     ),
     "environment": (
@@ -35,7 +35,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     ),
     "phases": (
         "n_pi", "e_pi", "e_v", "e_aux", "beta_clone", "aux_learning_rate", "aux_minibatches", "aux_minibatch_size",
-        "aux_steps", "aux_interval", "aux_buffer", "aux_target", "aux_value_loss", "aux_head", "hold_value",
+        "aux_steps", "aux_interval", "aux_buffer", "aux_target", "aux_value_loss", "aux_head", "aux_precision", "hold_value",
     ),
     "logging": ("eval_every", "eval_episodes", "eval_checkpoints", "log_steps", "track", "measure_interference"),
 }  # fmt: skip

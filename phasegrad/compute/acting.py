@@ -14,11 +14,13 @@ from torch import Tensor, nn
 from phasegrad.compute.checking import require_same_outputs
 from phasegrad.compute.native import Program
 from phasegrad.compute.native.program import pointers
+from phasegrad.data.transfers import device_of, fetch, send_tree, to_device
 from phasegrad.errors import PhasegradWarning
 from phasegrad.machine.clock import compiling
 from phasegrad.models import ActorCritic
 from phasegrad.models.encoders import ImageEncoder, JointEncoder
 from phasegrad.models.modes import require_recordable
+from phasegrad.models.precision import FULL, in_precision
 from phasegrad.tree import named_leaves, tree_map
 
 if TYPE_CHECKING:
@@ -32,10 +34,11 @@ class Actor:
     fields from the same noise.
     """
 
-    def __init__(self, model: ActorCritic, device: torch.device, compiled: bool = False) -> None:
-        self.model, self.device, self.compiled = model, device, compiled
+    def __init__(self, model: ActorCritic, device: torch.device, compiled: bool = False, precision: str = FULL) -> None:
+        self.model, self.device, self.compiled, self.precision = model, device, compiled, precision
         self.remembers = model.state_size > 0
         self.acts_with_value = self.remembers or not model.value_is_separate
+        self._crosses = False  # whether the rollout lies elsewhere than the networks
         self._program: Program | None = None
         self.runs_program = False  # whether compiled code fills the rollout under way
         self._encoders = [model.policy_encoder]  # whose networks the step goes through
@@ -49,7 +52,8 @@ class Actor:
         `states` [N, M] is what a policy with a memory remembers; each step puts there what it remembers next. `stack`
         [N, ...] is where each step finds what it sees, where that is more than the rollout's observation.
         """
-        self.rollout, self.noise, self.states = rollout, noise.to(self.device), states
+        self.rollout, self.noise, self.states = rollout, to_device(noise, self.device), states
+        self._crosses = device_of(rollout.observations).type != self.device.type
         self.seen = rollout.observations  # [T, N, ...]; a stack is at the same place at every step
         if stack is not None:
             self.seen = tree_map(lambda leaf: leaf.expand(rollout.num_steps, *leaf.shape), stack)
@@ -73,11 +77,19 @@ class Actor:
             self._program.inputs += self._input_steps
             self._program.outputs += self._output_steps
             return
-        observation = tree_map(lambda leaf: leaf[t].to(self.device), self.seen)
-        mask = None if rollout.masks is None else rollout.masks[t].to(self.device)
-        outputs = self._forward(observation, mask, self.noise[t], self.states)
+        observation = tree_map(lambda leaf: leaf[t], self.seen)
+        mask = None if rollout.masks is None else rollout.masks[t]
+        if self._crosses:  # from storage that did not fit on the device
+            observation, mask = send_tree([observation, mask], self.device)
+        if self.precision == FULL:
+            outputs = self._forward(observation, mask, self.noise[t], self.states)
+        else:
+            with in_precision(self.model, self.precision):
+                outputs = self._forward(observation, mask, self.noise[t], self.states)
         if self.states is not None:
             self.states.copy_(outputs.pop())
+        if self._crosses:
+            outputs = fetch(outputs)
         for field, output in zip(self._fields(rollout), outputs, strict=True):
             field[t] = output
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 
 import torch
 from torch import nn
 
 from phasegrad.compute import native
 from phasegrad.compute.acting import Actor
+from phasegrad.compute.devices import require_precision
 from phasegrad.compute.optimizers import Optimizer
 from phasegrad.compute.stepping import Stepper
 from phasegrad.config import Config
@@ -22,6 +24,7 @@ from phasegrad.errors import PhasegradWarning
 from phasegrad.models import ActorCritic, FlatParameters
 from phasegrad.models.encoders import OWN_ENCODERS, ImageEncoder
 from phasegrad.models.modes import TrainingMode
+from phasegrad.models.precision import FULL, in_precision
 
 WORTH_COMPILING = 20_000  # environment steps of a run: a shorter one is over before a second of compiling is repaid
 WORTH_WITH_MEMORY = 4_000  # where plain kernels are many times as slow, step after step of a sequence
@@ -57,12 +60,14 @@ class Computation:
         own_encoder = not isinstance(config.encoder, str) or config.encoder in OWN_ENCODERS
         self.training_mode = TrainingMode(model, own_encoder, seed, ranks)
         self.flat = FlatParameters(model.parameter_groups())
-        self.actor = Actor(model, device)
+        require_precision(device, act_precision=config.act_precision)
+        self.actor = Actor(model, device, precision=config.act_precision)
         self.steppers: list[Stepper] = []
+        self.lowered: list[Stepper] = []  # those that compute in another precision, by plain autograd alone
         self.described = ""  # how the networks are computed, and why so
 
-    def stepper(self, optimizers: Mapping[str, Optimizer], max_grad_norm: float) -> Stepper:
-        """Gradient steps with these optimisers."""
+    def stepper(self, optimizers: Mapping[str, Optimizer], max_grad_norm: float, precision: str = FULL) -> Stepper:
+        """Gradient steps with these optimisers, whose networks compute in `precision`."""
         stepper = Stepper(
             self.flat,
             optimizers,
@@ -71,7 +76,11 @@ class Computation:
             ranks=self.ranks,
             config=self.config,
             mode=self.training_mode,
+            precision=None if precision == FULL else partial(in_precision, self.model, precision),
         )
+        if precision != FULL:
+            require_precision(self.device, aux_precision=precision)
+            self.lowered.append(stepper)
         self.steppers.append(stepper)
         return stepper
 
@@ -81,7 +90,9 @@ class Computation:
         without = "replay" if dense else "off"  # what goes on where nothing can be compiled
         worth = WORTH_COMPILING if config.memory == "none" else WORTH_WITH_MEMORY
         chosen, why = wanted, ""
-        if self.device.type != "cpu" or not (dense or not self.second_derivatives):
+        if self.device.type != "cpu":
+            chosen, why = self._on_device(wanted)
+        elif not (dense or not self.second_derivatives):
             chosen = "off"
         elif wanted == "auto" and config.total_steps < worth:
             chosen, why = "off", f": compiling pays from {worth:,} steps on"
@@ -100,8 +111,24 @@ class Computation:
             chosen = "on"
         config.settle(compile=chosen)
         self.described = DESCRIPTIONS[chosen] + why
-        if chosen == "on" and self._foreign_convolutions():
+        if chosen == "on" and self.device.type == "cpu" and self._foreign_convolutions():
             self.described += ", the encoder's own convolutions by torch"
+        if chosen != "off" and (self.lowered or self.actor.precision != FULL):
+            parts = ["the auxiliary phase"] * bool(self.lowered) + ["acting"] * (self.actor.precision != FULL)
+            self.described += f", {' and '.join(parts)} in bfloat16 by plain kernels"
+
+    def _on_device(self, wanted: str) -> tuple[str, str]:
+        """What `compile` comes to on a GPU, where nobody has measured yet whether it pays; and why."""
+        if wanted in ("off", "auto"):
+            return "off", ": compiling is not measured on a GPU yet, compile on tries it" if wanted == "auto" else ""
+        if wanted == "replay":
+            reason = "compile replay calls the kernels of a CPU"
+        elif not self.flat.is_dense or self.second_derivatives:
+            reason = "compile on is for networks without convolutions, and not for trpo, on a GPU so far"
+        else:
+            return "on", " by torch, where that is measured to be sooner"
+        warnings.warn(f"{reason}: the run goes on with plain kernels.", PhasegradWarning, stacklevel=5)
+        return "off", ""
 
     def _foreign_convolutions(self) -> bool:
         """Whether an encoder from outside has convolutions that are not the `layers` of an ImageEncoder."""
@@ -113,15 +140,18 @@ class Computation:
 
         Tracing makes torch import its own compiler, for seconds in which nothing would be seen of the run.
         """
-        self.actor.compiled = begun and self.config.compile == "on"
+        on_host = self.device.type == "cpu"
+        self.actor.compiled = begun and self.config.compile == "on" and on_host and self.actor.precision == FULL
+        ways = WAYS if on_host else WAYS | {"on": "device", "replay": "plain"}
         for stepper in self.steppers:
-            stepper.way = WAYS[self.config.compile] if begun and self.flat.is_dense else "plain"
+            may = begun and self.flat.is_dense and stepper not in self.lowered
+            stepper.way = ways[self.config.compile] if may else "plain"
 
     @contextlib.contextmanager
     def compiled_encoders(self) -> Iterator[None]:
         """Convolutions as machine code, where `compile` says so, for as long as the context lasts."""
         encoders = [module for module in self.model.modules() if isinstance(module, ImageEncoder)]
-        if self.config.compile == "on":
+        if self.config.compile == "on" and self.device.type == "cpu":
             for encoder in encoders:
                 failure: Exception | None = None
                 try:

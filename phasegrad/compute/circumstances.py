@@ -6,6 +6,7 @@ versions.py. Knows nothing of files.
 
 from __future__ import annotations
 
+import contextlib
 import platform
 from collections.abc import Mapping
 from pathlib import Path
@@ -30,7 +31,7 @@ def circumstances(threads: int, device: torch.device, compiled: bool) -> Circums
     """Those of training in this process."""
     found: Circumstances = {
         "torch_threads": threads,
-        "device": device.type if device.type != "cuda" else _plain(torch.cuda.get_device_name(device)),
+        "device": _device_name(device),
         "instructions": str(torch.backends.cpu.get_cpu_capability()),
         "processor": _processor(),
     }
@@ -63,6 +64,14 @@ def differences(before: Circumstances, now: Circumstances) -> str:
         if name in before and name in now and before[name] != now[name]
     ]
     return " and ".join(filter(None, [", ".join(told[:-1]), *told[-1:]]))
+
+
+def _device_name(device: torch.device) -> str:
+    """A GPU's model; "cuda" where the driver does not tell it, which is no reason to stop a run."""
+    if device.type == "cuda":
+        with contextlib.suppress(AssertionError, RuntimeError):  # a torch without CUDA asserts
+            return _plain(torch.cuda.get_device_name(device))
+    return device.type
 
 
 def _processor() -> str:

@@ -71,11 +71,14 @@ def conjugate_gradient(
     solution = torch.zeros_like(target)
     residual, direction = target.clone(), target.clone()
     squared = residual @ residual
+    waits = target.device.type == "cpu"  # elsewhere to ask would be to wait: what is near enough is left as it is
     for _ in range(iterations):
-        if squared <= tolerance:
+        if waits and squared <= tolerance:
             break
         image = product(direction)
         length = squared / (direction @ image)
+        if not waits:
+            length = torch.where(squared <= tolerance, 0.0, length)
         solution += length * direction
         residual -= length * image
         before, squared = squared, residual @ residual

@@ -234,7 +234,13 @@ def to_str(value: Any) -> str:
     return value
 
 
-MACHINE_FIELDS = ("torch_threads", "env_threads", "device", "keep_checkpoints")  # do not change what is learned
+MACHINE_FIELDS = (
+    "torch_threads",
+    "env_threads",
+    "device",
+    "storage",
+    "keep_checkpoints",
+)  # do not change what is learned
 CONVERTERS: dict[Any, Callable[[Any], Any]] = {int: to_int, float: to_float, bool: to_bool, str: to_str}
 KINDS = {
     int: "a whole number (1e6 and 1_000_000 are fine)",

@@ -38,7 +38,7 @@ WEIGHTS = ("entropy_coef", "value_coef", "beta_clone", "q_coef")  # of a loss's 
 UNREAD_BY_LOSSES = {
     *WEIGHTS, *FIXED_FIELDS, "clip_range", "kl_beta", "leash", "kl_target", "kl_stop", "learning_rate", "critic_learning_rate",
     "aux_learning_rate", "gamma", "gae_lambda", "policy_gae_lambda", "average_decay", "max_kl", "cg_damping",
-    "line_search_decay", "env_timeout", "preset", "stop_at", "compile", "log_steps", "track", "backend", "vectorization",
+    "line_search_decay", "env_timeout", "preset", "stop_at", "compile", "log_steps", "track", "backend", "vectorization", "storage", "act_precision",
     "anneal_learning_rate", "anneal_clip_range",
 }  # fmt: skip
 SHORTEST, LONGEST = 8, 32  # steps of a training sequence, unless asked for
@@ -62,12 +62,24 @@ class Config:
         "auto", "named settings to start from; auto picks the environment's, none takes the plain defaults"
     )
     device: str = setting("auto", "where the networks live: auto, cpu, cuda, cuda:1")
+    storage: str = setting(
+        "auto",
+        "where rollouts and PPG's buffer lie beside networks on a GPU: on the device, or in the host's memory; auto takes the "
+        "device where they fit into half of its free memory; on a CPU both are one",
+        choices=("auto", "device", "host"),
+    )
     compile: str = setting(
         "auto",
-        "networks on a CPU: on compiles them with the system's C compiler, replay (networks without convolutions) calls "
+        "networks on a CPU: on compiles them with the system's C compiler (on a GPU by torch.compile or CUDA graphs, where sooner), replay (networks without convolutions) calls "
         "traced kernels, off is plain autograd; auto takes off for runs below 20,000 steps (4,000 with a memory), else on where there is a "
         "compiler, else replay",
         choices=("auto", "on", "replay", "off"),
+    )
+    act_precision: str = setting(
+        "float32",
+        "numbers in which networks without a memory act while they train: bfloat16 takes half the memory and, on GPUs made for "
+        "it, less time; updates stay float32",
+        choices=("float32", "bfloat16"),
     )
     torch_threads: int = setting(0, "threads of torch's kernels; 0 lets the network's size decide", low=0, high=1 << 12)
     checkpoint_every: int = setting(
@@ -339,6 +351,8 @@ class Config:
         for name in ("value_hidden_sizes", "critic_only"):
             if getattr(self, name) not in (None, ()) and self.arch not in ("dual", "auto"):
                 raise ConfigError(f"{name} needs a value network of its own: set arch dual or leave {name} out.")
+        if self.act_precision != "float32" and self.memory != "none":
+            raise ConfigError("act_precision bfloat16 is for networks without a memory: set memory none, or float32.")
         if self.device not in ("auto", "cpu") and not self.device.startswith("cuda"):
             raise ConfigError(f"device must be auto, cpu or cuda[:N], not {self.device!r}.")
 

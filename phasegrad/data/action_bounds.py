@@ -34,6 +34,7 @@ class ActionBounds:
         self.space, self.distribution = space, distribution
         self.continuous = isinstance(space, gym.spaces.Box)
         self.parts: list[ActionBounds] = []
+        self._there: tuple[Tensor, ...] | None = None  # the limits, on a device that actions were on
         if isinstance(distribution, Product):
             pairs = zip(parts_of(space).items(), distribution.parts.values(), strict=True)
             self.parts = [self._of_part(name, part, own, bounds) for (name, part), own in pairs]
@@ -60,6 +61,19 @@ class ActionBounds:
         if self.rescale:
             return np.clip(actions, -1.0, 1.0) * self.half + self.centre
         return np.clip(actions, self.low, self.high)
+
+    def on_device(self, actions: Tensor) -> Tensor:
+        """The same of a tensor [N, ...], which stays where it is; of actions without parts."""
+        if self.distribution.bounded:
+            actions = self.distribution.within(actions)
+        actions = actions.reshape(len(actions), *(self.space.shape or ()))
+        if not self.continuous:
+            return actions
+        if self._there is None or self._there[0].device != actions.device:
+            limits = [self.half, self.centre] if self.rescale else [self.low, self.high]
+            self._there = tuple(torch.from_numpy(limit).to(actions.device) for limit in limits)
+        first, second = self._there
+        return actions.clamp(-1.0, 1.0) * first + second if self.rescale else actions.clamp(first, second)
 
     @staticmethod
     def _of_part(name: str, space: gym.Space, distribution: Distribution, bounds: str) -> ActionBounds:

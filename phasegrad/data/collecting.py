@@ -6,6 +6,7 @@ Nothing here knows which algorithm will train on the data.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import gymnasium as gym
@@ -14,9 +15,12 @@ import torch
 from torch import Tensor
 
 from phasegrad.data.action_bounds import ActionBounds
+from phasegrad.data.landing import landing_for, store_before
 from phasegrad.data.minibatches import in_chunks, over_rollout
+from phasegrad.data.soundness import arrays_are_sound, rollout_flags
 from phasegrad.data.stacking import RunningStack, steps_since_start
 from phasegrad.data.storage import Rollout
+from phasegrad.data.transfers import device_of, fetch, send_tree, to_device
 from phasegrad.envs.contract import Episode, Observation, VectorEnv
 from phasegrad.envs.spaces import CHOICES, describe_outside, outside_choices
 from phasegrad.errors import EnvError, NonFiniteError
@@ -60,10 +64,11 @@ class Collector:
         first_env: int = 0,
         all_envs: int = 0,
         played: tuple[Any, ...] | None = None,
+        state: Mapping[str, Tensor] | None = None,
     ) -> None:
         """The environments may be part of `all_envs`, from the number `first_env` on.
 
-        `played`: what `env.play_back` takes, where they do not begin at their reset.
+        `played`: what `env.play_back` takes, where they do not begin at their reset; or `state`: what `env.load_state` does.
         """
         self.env, self.actor, self.bounds, self.clock = env, actor, bounds, clock
         self.first_env, self.all_envs = first_env, all_envs or env.num_envs
@@ -73,7 +78,10 @@ class Collector:
         entries = {"": env.observation_space} if parts is None else parts
         self._choices = [(name, space) for name, space in entries.items() if isinstance(space, CHOICES)]
         env.checks_actions = True  # what is played back comes from a file
-        self.observation, self.mask = env.reset() if played is None else env.play_back(*played)
+        if state is not None:
+            self.observation, self.mask = env.load_state(state)
+        else:
+            self.observation, self.mask = env.reset() if played is None else env.play_back(*played)
         env.checks_actions = not type(actor.model.distribution).__module__.startswith("phasegrad.")  # ours sample well
         self.states: Tensor | None = None  # what the policy remembers of each running episode [N, K], on its device
         if self.model.state_size:
@@ -86,43 +94,40 @@ class Collector:
         self._final_stacks: list[Any] = []  # and what the policy would have seen then
         self.ended_at: list[int] = []  # the step t of each episode that finished in the last rollout
         self.renewed: list[tuple[int, list[int]]] = []  # (t, environments) made anew in the last rollout
+        self._where = torch.device("cpu")  # the last rollout lies
+        self.taken: Tensor | None = None  # the actions of the last rollout, in this machine's memory
 
     @torch.inference_mode()
     def collect(self, rollout: Rollout, noise: Tensor, first_step: int) -> list[Episode]:
         """Fill `rollout` with transitions sampled by `noise` [T, N, K]; the episodes that finished meanwhile."""
         env, actor, distribution = self.env, self.actor, self.model.distribution
-        observation_arrays = tree_map(lambda leaf: leaf.numpy(), rollout.observations)
-        masks = None if rollout.masks is None else rollout.masks.numpy()
-        rewards, terminated, truncated, actions = (
-            t.numpy() for t in (rollout.raw_rewards, rollout.terminated, rollout.truncated, rollout.actions)
-        )
         finals: list[tuple[int, np.ndarray, Observation]] = []
         final_states: list[Tensor] = []
         final_stacks: list[Any] = []
         episodes: list[Episode] = []
-        stack = self.stack
+        stack, states, self._where = self.stack, self.states, device_of(rollout.observations)
         if stack is not None:
-            tree_map(_store_before, rollout.frames, stack.before())
-        states, starts = self.states, None if rollout.starts is None else rollout.starts.numpy()
+            store_before(rollout, stack)
+        landing = landing_for(rollout, stack)
+        starts, rewards, terminated, truncated = landing.starts, landing.rewards, landing.terminated, landing.truncated
         fresh = None if states is None else (states == 0).all(1).cpu().numpy()  # whose episodes start now
         self.ended_at, self.renewed = [], []
         for t in range(rollout.num_steps):
             with self.clock.section("inference"):
-                tree_map(lambda stored, leaf, t=t: _store(stored, t, leaf), observation_arrays, self.observation)
-                if masks is not None:
-                    masks[t] = self.mask
+                landing.observe(t, self.observation, self.mask)
                 if t == 0:
-                    actor.begin(rollout, noise, states, None if stack is None else stack.seen)
+                    actor.begin(rollout, noise, states, landing.seen)
                 if rollout.states is not None and starts is not None and states is not None:
                     starts[t] = fresh
                     if t % rollout.sequence == 0:
                         rollout.states[t // rollout.sequence] = states
                 actor.act(t)
-                env_actions = self.bounds(actions[t])
+                env_actions = self.bounds(landing.actions(t))
             with self.clock.section("environment"):
                 try:
                     step = env.step(env_actions)
                 except EnvError:  # an action that is no number may be why
+                    landing.settle()
                     self._require_finite(rollout.first(t + 1), first_step)
                     raise
             rewards[t], terminated[t], truncated[t] = step.reward, step.terminated, step.truncated
@@ -130,7 +135,7 @@ class Collector:
                 cut = step.truncated[step.ended] & ~step.terminated[step.ended]
                 if cut.any():
                     if states is not None:
-                        final_states.append(states[torch.tensor(step.ended[cut])])
+                        final_states.append(states[to_device(torch.tensor(step.ended[cut]), states.device)])
                     final = tree_map(lambda leaf, cut=cut: leaf[cut], step.final_observation)
                     if stack is not None:
                         final_stacks.append(stack.following(step.ended[cut], final))
@@ -142,10 +147,12 @@ class Collector:
             if states is not None:
                 fresh = step.terminated | step.truncated
                 if len(step.ended):
-                    states[torch.tensor(step.ended)] = 0.0
+                    states.index_fill_(0, to_device(torch.tensor(step.ended), states.device), 0.0)
             self.observation, self.mask = step.observation, step.action_mask
             if stack is not None:
                 stack.push(step.observation, step.ended)
+        landing.settle()
+        self.taken = landing.taken()
         self._finals, self._final_states, self._final_stacks = finals, final_states, final_stacks
         if stack is not None and rollout.since is not None:
             done = rollout.terminated | rollout.truncated
@@ -177,10 +184,10 @@ class Collector:
         rollout.next_values[:-1] = rollout.values[1:]
         values = self.values(*self.followers())
         rollout.next_values[-1] = values[: rollout.num_envs]
-        start = rollout.num_envs
-        for t, envs, _ in self._finals:
-            rollout.next_values[t, torch.from_numpy(envs)] = values[start : start + len(envs)]
-            start += len(envs)
+        if self._finals:
+            places = [t * rollout.num_envs + torch.from_numpy(envs) for t, envs, _ in self._finals]
+            where = to_device(torch.cat(places), values.device)
+            rollout.next_values.view(-1)[where] = values[rollout.num_envs :]
 
     def followers(self) -> tuple[Any, Tensor | None]:
         """What is seen after the last rollout, then at each end of an episode that was cut, and what is remembered."""
@@ -189,11 +196,12 @@ class Collector:
         else:
             finals = [final for _, _, final in self._finals]
             seen = tree_map(lambda *leaves: torch.from_numpy(np.concatenate(leaves)), self.observation, *finals)
+        seen = send_tree([seen], self._where)[0]
         return seen, None if self.states is None else torch.cat([self.states, *self._final_states])
 
     @torch.inference_mode()
     def values(self, observations: Any, states: Tensor | None = None) -> Tensor:
-        """V of what is seen [B, ...], on the CPU, in passes that stay within the cache; `states` where it has a memory."""
+        """V of what is seen [B, ...], where that lies, in passes that stay within the cache; `states` where it has a memory."""
         if states is None:
             return in_chunks(self.model.value, (observations,), 1, self.device)
 
@@ -214,6 +222,10 @@ class Collector:
 
         A policy that has diverged spoils what its environments return, so of several faults the earliest is named.
         """
+        if self._where.type != "cpu":
+            if self._is_sound(rollout):
+                return
+            rollout = rollout.on_host()
         faults: list[tuple[tuple[int, int], str]] = []  # (when: the step and the order within it, the sentence)
 
         def note(order: int, what: str, values: Tensor, bad: Tensor) -> None:
@@ -256,6 +268,13 @@ class Collector:
             n, step = self._place(t, n, first_step)
             raise EnvError(f"The action mask of environment {n} allows no action at step {step}: one must be allowed.")
 
+    def _is_sound(self, rollout: Rollout) -> bool:
+        """Whether there is no fault in a rollout on a device, by one number from there; what followed it is here."""
+        followed = [self.observation, *(final for _, _, final in self._finals)]
+        if not all(arrays_are_sound(each, self._choices) for each in followed):
+            return False
+        return bool(fetch([torch.stack(rollout_flags(rollout, self._choices, LARGEST_REWARD)).all()])[0])
+
     def _policy_fault(self, rollout: Rollout, first_step: int) -> tuple[tuple[int, int], str] | None:
         """The first output of the policy, or action drawn from it, that is no number: when, and a sentence."""
         outputs = {"output": rollout.behaviour_params, "action": rollout.actions}
@@ -281,12 +300,3 @@ def _sentence(what: str, env: int, when: str, value: float) -> str:
         f"The reward of environment {env} is {value:.3g} {when}, too large to learn from (the limit is "
         f"{LARGEST_REWARD:.0e}): scale the rewards of the environment."
     )
-
-
-def _store(stored: np.ndarray, t: int, leaf: np.ndarray) -> None:
-    stored[t] = leaf
-
-
-def _store_before(stored: Tensor, frames: np.ndarray) -> None:
-    """Put what had been seen before a rollout where its first steps look for it."""
-    stored[: len(frames)] = torch.from_numpy(np.ascontiguousarray(frames)).reshape(len(frames), *stored.shape[1:])

@@ -65,6 +65,10 @@ class Legs:
         self.begin(range(len(self.numbers)), step)
         self.actions, self.first = [], step
 
+    def stand(self, step: int) -> None:
+        """The environments can be saved as they are at `step`: nothing before it has to be played back."""
+        self.starts[:], self.actions, self.first = step, [], step
+
     def forget(self) -> None:
         """Let go of rollouts that ended before the oldest leg began."""
         oldest = int(self.starts.min())

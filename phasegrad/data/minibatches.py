@@ -17,6 +17,7 @@ from torch import Tensor
 
 from phasegrad.data.stacking import frame_rows
 from phasegrad.data.storage import Rollout
+from phasegrad.data.transfers import device_of, send, send_tree, to_device
 from phasegrad.models.memory import Sequences
 from phasegrad.tree import named_leaves, tree_map
 
@@ -78,7 +79,7 @@ class Minibatch:
         """Micro-batches of at most `size` samples, in order; of sequences as many as fit, but one at least."""
         if self.states is not None:
             length = len(self) // self.sequences
-            for chosen in torch.arange(self.sequences).split(max(1, size // length)):
+            for chosen in torch.arange(self.sequences, device=self.states.device).split(max(1, size // length)):
                 yield type(self)(**{f.name: self._columns(f.name, length, chosen) for f in fields(self)})
             return
         for start in range(0, len(self), size):
@@ -106,6 +107,7 @@ class Batch(Minibatch):
 
 def gather(source: Any, index: Tensor, device: torch.device, kind: type[SomeBatch]) -> SomeBatch:
     """The samples at flat positions `index` of a rollout [T, N, ...], or of a whole storage [count, T, N, ...]."""
+    index = to_device(index, source.value_targets.device)
     return _gathered(source, index.flatten(), state_rows(source, [index]), device, kind)
 
 
@@ -114,18 +116,25 @@ def _gathered(source: Any, positions: Tensor, rows: Tensor, device: torch.device
 
     def pick(name: str) -> Any:  # index_select copies whole rows, where indexing goes byte by byte
         if name == "observations" and source.stacking is not None:
-            return stacks(source, positions, device)
+            return stacked_rows(source, positions)
         index = rows if name == "states" else positions
-        return None if flat[name] is None else tree_map(lambda leaf: leaf.index_select(0, index).to(device), flat[name])
+        return None if flat[name] is None else tree_map(lambda leaf: leaf.index_select(0, index), flat[name])
 
-    return kind(**{name: pick(name) for name in flat})
+    picked = dict(zip(flat, send_tree([pick(name) for name in flat], device), strict=True))
+    if source.stacking is not None:
+        picked["observations"] = source.stacking.joined(picked["observations"])
+    return kind(**picked)
 
 
 def stacks(source: Any, positions: Tensor, device: torch.device) -> Any:
     """The stacks of observations [B, ...] at flat positions [B]."""
+    return source.stacking.joined(send_tree([stacked_rows(source, positions)], device)[0])
+
+
+def stacked_rows(source: Any, positions: Tensor) -> Any:
+    """The observations that those stacks are made of, one after another."""
     rows, last = frame_rows(source, positions).flatten(), source.since.dim() - 1
-    frames = tree_map(lambda leaf: leaf.flatten(0, last).index_select(0, rows).to(device), source.frames)
-    return source.stacking.joined(frames)
+    return tree_map(lambda leaf: leaf.flatten(0, last).index_select(0, rows), source.frames)
 
 
 def flattened(source: Any, kind: type[Minibatch]) -> dict[str, Any]:
@@ -144,7 +153,7 @@ def state_rows(source: Any, indices: Sequence[Tensor]) -> Tensor:
     """Where the states of sequences at flat positions [L, S] lie among the source's; none for other positions."""
     firsts = [index[0] for index in indices if index.dim() == 2]
     if not firsts:
-        return torch.empty(0, dtype=torch.int64)
+        return torch.empty(0, dtype=torch.int64, device=source.value_targets.device)
     num_envs, first = source.value_targets.shape[-1], torch.cat(firsts)
     return first // (source.sequence * num_envs) * num_envs + first % num_envs
 
@@ -158,12 +167,14 @@ def everything(rollout: Rollout, device: torch.device, kind: type[SomeBatch]) ->
         return gather(rollout, sequence_positions(steps, num_envs, steps)[0], device, kind)  # through all of it
     flat = flattened(rollout, kind)
     if rollout.stacking is not None:
-        flat["observations"] = stacks(rollout, torch.arange(steps * num_envs), device)
-    return kind(**{name: _to(tree, device) for name, tree in flat.items()})
+        every = torch.arange(steps * num_envs, device=rollout.value_targets.device)
+        flat["observations"] = stacks(rollout, every, device)
+    return kind(**dict(zip(flat, send_tree(list(flat.values()), device), strict=True)))
 
 
 def gather_each(source: Any, indices: list[Tensor], device: torch.device, kind: type[SomeBatch]) -> Iterator[SomeBatch]:
     """The minibatches at each of `indices`; small observations are gathered for all of them at once, then sliced."""
+    indices = send(indices, source.value_targets.device)
     last = source.value_targets.dim()
     bytes_each = sum(
         int(np.prod(leaf.shape[last:])) * leaf.element_size() for _, leaf in named_leaves(source.observations)
@@ -285,7 +296,7 @@ def shuffled_sequences(kinds: Sequence[Tensor], count: int, generator: torch.Gen
 
 
 def over_rollout(function: Callable[..., Tensor], rollout: Rollout, device: torch.device) -> Tensor:
-    """`function` of what is seen and of the masks over a whole rollout, [T, N, ...] on the CPU."""
+    """`function` of what is seen and of the masks over a whole rollout, [T, N, ...] where that lies."""
     if rollout.states is None and rollout.stacking is None:
         return in_chunks(function, (rollout.observations, rollout.masks), 2, device)
     steps, num_envs, result = rollout.num_steps, rollout.num_envs, None
@@ -295,9 +306,9 @@ def over_rollout(function: Callable[..., Tensor], rollout: Rollout, device: torc
         parts += torch.arange(steps * num_envs).split(size)
     for positions in [] if rollout.states is None else sequence_positions(steps, num_envs, rollout.sequence):
         parts += positions.split(max(1, size // len(positions)), 1)
-    for part in parts:
+    for part in send(parts, rollout.value_targets.device):
         batch = gather(rollout, part, device, Minibatch)
-        found = function(batch.seen, batch.masks).cpu()
+        found = function(batch.seen, batch.masks).to(part.device)
         if result is None:
             result = found.new_empty(steps * num_envs, *found.shape[1:])
         result[part.flatten()] = found
@@ -306,19 +317,15 @@ def over_rollout(function: Callable[..., Tensor], rollout: Rollout, device: torc
 
 
 def in_chunks(function: Callable[..., Tensor], inputs: tuple[Any, ...], leading: int, device: torch.device) -> Tensor:
-    """`function` over inputs with `leading` batch dimensions, a cache-sized piece at a time; the result on the CPU."""
+    """`function` over inputs with `leading` batch dimensions, a cache-sized piece at a time; the result is where they are."""
     flat = [None if tree is None else tree_map(lambda leaf: leaf.flatten(0, leading - 1), tree) for tree in inputs]
     shape = named_leaves(inputs[0])[0][1].shape[:leading]
-    size = chunk_size(flat[0])
+    size, where = chunk_size(flat[0]), device_of(inputs[0])
     pieces = []
     for start in range(0, int(np.prod(shape)), size):
-        pieces.append(function(*(_to(_part(tree, start, start + size), device) for tree in flat)).cpu())
+        pieces.append(function(*send_tree([_part(tree, start, start + size) for tree in flat], device)).to(where))
     result = torch.cat(pieces) if len(pieces) > 1 else pieces[0]
     return result.reshape(*shape, *result.shape[1:])
-
-
-def _to(tree: Any, device: torch.device) -> Any:
-    return None if tree is None else tree_map(lambda leaf: leaf.to(device), tree)
 
 
 def chunk_size(flat_observations: Any, frames: int = 1) -> int:

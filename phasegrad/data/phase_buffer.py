@@ -17,6 +17,7 @@ from torch import Tensor
 from phasegrad.data.minibatches import Minibatch, gather, sequence_positions, shuffled_sequences
 from phasegrad.data.restored import DamagedPieceError, require_sound
 from phasegrad.data.storage import Rollout, Storage, fill
+from phasegrad.data.transfers import to_device
 from phasegrad.errors import DamagedError
 from phasegrad.models import ActorCritic
 from phasegrad.models.stacking import Stacking
@@ -138,9 +139,9 @@ class PhaseBuffer:
             held.starts, held.states, held.sequence = whole.starts, self._states, whole.sequence
             self._recall(model, held, stored, chunk, device)
             return held
-        for part in positions.split(chunk):
+        for part in to_device(positions, stored.device).split(chunk):
             batch = gather(whole, part, device, Minibatch)
-            stored[part] = model.policy(batch.observations, batch.masks).cpu()
+            stored[part] = model.policy(batch.observations, batch.masks).to(stored.device)
         return held
 
     def _recall(
@@ -162,11 +163,11 @@ class PhaseBuffer:
                 held.states[slot, number] = states
                 rows = self._rows(slot, start, end)
                 after = []
-                for part in rows.split(max(1, chunk // len(rows)), 1):
+                for part in to_device(rows, stored.device).split(max(1, chunk // len(rows)), 1):
                     batch = gather(held, part, device, Minibatch)
                     params, last = model.policy_and_states(batch.seen, batch.masks)
-                    stored[part.flatten()] = params.cpu()
-                    after.append(last.cpu())
+                    stored[part.flatten()] = params.to(stored.device)
+                    after.append(last.to(stored.device))
                 states = torch.cat(after)
 
     def _spans(self, slot: int, length: int) -> list[tuple[int, int]]:
@@ -192,6 +193,7 @@ class PhaseBuffer:
         found: dict[str, list[Tensor]] = {name: [] for name in functions}
         targets = []
         whole_sequences = positions.dim() == 2
+        positions = to_device(positions, states.value_targets.device)
         for part in positions.split(
             max(1, chunk // len(positions)) if whole_sequences else chunk, int(whole_sequences)
         ):

@@ -8,7 +8,7 @@ be written and read back by its number. Nothing here knows which algorithm learn
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import gymnasium as gym
@@ -20,6 +20,7 @@ from phasegrad.data.collecting import Collector
 from phasegrad.data.minibatches import Minibatch, stacks
 from phasegrad.data.restored import FINAL, NEXT, OBSERVATIONS, DamagedPieceError, require_sound
 from phasegrad.data.storage import Rollout, stored_dtype
+from phasegrad.data.transfers import fetch, send_tree, to_device
 from phasegrad.distributions import Distribution
 from phasegrad.errors import DamagedError
 from phasegrad.models.stacking import Stacking
@@ -46,6 +47,13 @@ class Trajectories:
     frames: Any = None  # what stacks are made of, as a `Rollout` has it
     since: Tensor | None = None
     stacking: Stacking | None = None
+
+    def on(self, device: torch.device) -> Trajectories:
+        """What is learnt from, on `device`, in one copy; the same where it is there already."""
+        if device.type == self.actions.device.type:
+            return self
+        names = [each.name for each in fields(self) if each.name not in ("frames", "since", "stacking")]
+        return replace(self, **dict(zip(names, send_tree([getattr(self, n) for n in names], device), strict=True)))
 
 
 @dataclass
@@ -88,8 +96,12 @@ def trajectories_of(rollout: Rollout, collector: Collector) -> Trajectories:
         truncated=rollout.truncated,
         masks=rollout.masks,
         next_observations=tree_map(lambda leaf: leaf[: rollout.num_envs], followers),
-        next_masks=None if rollout.masks is None or collector.mask is None else torch.from_numpy(collector.mask.copy()),
-        final_positions=torch.from_numpy(np.concatenate([np.empty(0, np.int64), *positions])),
+        next_masks=None
+        if rollout.masks is None or collector.mask is None
+        else to_device(torch.from_numpy(collector.mask.copy()), rollout.actions.device),
+        final_positions=to_device(
+            torch.from_numpy(np.concatenate([np.empty(0, np.int64), *positions])), rollout.actions.device
+        ),
         final_observations=tree_map(lambda leaf: leaf[rollout.num_envs :], followers),
         frames=rollout.frames,
         since=rollout.since,
@@ -100,7 +112,8 @@ def trajectories_of(rollout: Rollout, collector: Collector) -> Trajectories:
 def seen(source: Any) -> Any:
     """All stacks [T, N, ...] of what has their frames [n - 1 + T, N, ...]."""
     shape = source.since.shape
-    found = stacks(source, torch.arange(shape.numel()), torch.device("cpu"))
+    where = source.since.device
+    found = stacks(source, torch.arange(shape.numel(), device=where), where)
     return tree_map(lambda leaf: leaf.unflatten(0, shape), found)
 
 
@@ -189,7 +202,8 @@ class ReplayMemory:
         if trajectories.next_masks is not None:
             values["next_masks"] = trajectories.next_masks
         values |= {_joined(FINAL, name): leaf for name, leaf in named_leaves(trajectories.final_observations)}
-        self.load_rollout(self.added, values | {"final_positions": trajectories.final_positions})
+        values["final_positions"] = trajectories.final_positions
+        self.load_rollout(self.added, dict(zip(values, fetch(list(values.values())), strict=True)))
         self.added += 1
         return self.added - 1
 

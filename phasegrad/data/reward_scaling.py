@@ -28,6 +28,12 @@ class RewardNormalizer:
         """The environments were made anew: no return is under way."""
         self.running_return = None
 
+    def _live_with(self, rewards: Tensor) -> None:
+        """The statistics lie where the rewards do."""
+        self.moments = self.moments.to(rewards.device)
+        if self.running_return is not None:
+            self.running_return = self.running_return.to(rewards.device)
+
     @property
     def std(self) -> float:
         """What rewards are divided by: 1 where this is off or has seen nothing."""
@@ -39,6 +45,7 @@ class RewardNormalizer:
         if not self.enabled:
             return rewards.float()
         rewards = rewards.double()
+        self._live_with(rewards)
         before = torch.zeros_like(rewards[0]) if self.running_return is None else self.running_return
         discounts = self.gamma * torch.cat([torch.ones_like(before)[None], (~done[:-1]).double()])
         terms = torch.cat([(rewards[0] + self.gamma * before)[None], rewards[1:]])
@@ -49,4 +56,12 @@ class RewardNormalizer:
 
     def scaled(self, rewards: Tensor) -> Tensor:
         """Rewards normalised by what is known now, in float32; nothing is learnt from them."""
-        return (rewards.double() / self.std).clamp(-self.clip, self.clip).float() if self.enabled else rewards.float()
+        if not self.enabled:
+            return rewards.float()
+        std = self.std if self.moments.device.type == "cpu" else self._std_there()
+        return (rewards.double() / std).clamp(-self.clip, self.clip).float()
+
+    def _std_there(self) -> Tensor:
+        """`std` as a number on the device, which nobody has to wait for."""
+        count, _, squares = self.moments.unbind(0)
+        return torch.where(count > 0, (squares / count.clamp(min=1) + EPSILON).sqrt(), 1.0)

@@ -29,7 +29,7 @@ def frame_rows(source: Any, positions: Tensor) -> Tensor:
     before = source.stacking.count - 1
     newest = positions + (positions // (steps * num_envs) + 1) * (before * num_envs)
     since = source.since.flatten()[positions].long()
-    return newest[:, None] - num_envs * torch.minimum(torch.arange(before, -1, -1), since[:, None])
+    return newest[:, None] - num_envs * torch.minimum(torch.arange(before, -1, -1, device=since.device), since[:, None])
 
 
 def steps_since_start(done: Tensor, most: int) -> Tensor:
@@ -37,8 +37,8 @@ def steps_since_start(done: Tensor, most: int) -> Tensor:
 
     What lies before the rollout counts as a full stack of the same episode, which it has been made.
     """
-    steps = torch.arange(len(done))[:, None]
-    starts = torch.full(done.shape, -most)
+    steps = torch.arange(len(done), device=done.device)[:, None]
+    starts = torch.full(done.shape, -most, device=done.device)
     starts[1:] = torch.where(done[:-1], steps[1:], -most)
     return (steps - starts.cummax(0).values).clamp(max=most).to(torch.uint8)
 

@@ -66,6 +66,15 @@ class Rollout:
         """What it holds, by name."""
         return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("sequence", "stacking")}
 
+    def on_host(self) -> Rollout:
+        """A copy in this machine's memory; the same one where it lies there."""
+        if self.actions.device.type == "cpu":
+            return self
+        held: dict[str, Any] = {
+            name: None if tree is None else tree_map(_on_host, tree) for name, tree in self.tensors().items()
+        }
+        return replace(self, **held)
+
     @property
     def num_steps(self) -> int:
         return int(self.actions.shape[0])
@@ -73,6 +82,10 @@ class Rollout:
     @property
     def num_envs(self) -> int:
         return int(self.actions.shape[1])
+
+
+def _on_host(leaf: Tensor) -> Tensor:
+    return leaf.cpu()
 
 
 def _cut(tree: Any, steps: int) -> Any:
@@ -93,12 +106,15 @@ class Storage:
         state_size: int = 0,
         sequence: int = 0,
         stacking: Stacking | None = None,
+        device: torch.device | None = None,
     ) -> None:
-        """`state_size` numbers are remembered of an episode, and kept at every `sequence`-th step."""
+        """`state_size` numbers are remembered of an episode, and kept at every `sequence`-th step. It lies on `device`, or
+        in this machine's memory.
+        """
         before = 0 if stacking is None else stacking.count - 1
 
         def allocated(shape: tuple[int, ...], dtype: torch.dtype, more: int = 0) -> Tensor:
-            return torch.zeros((count, more + num_steps, num_envs, *shape), dtype=dtype)
+            return torch.zeros((count, more + num_steps, num_envs, *shape), dtype=dtype, device=device)
 
         def frames_of(space: gym.Space) -> Tensor:
             return allocated(tuple(space.shape or ()), stored_dtype(space), before)
@@ -120,7 +136,7 @@ class Storage:
         )
         if state_size:
             self.whole.starts, self.whole.sequence = allocated((), torch.bool), sequence
-            self.whole.states = torch.zeros(count, num_steps // sequence, num_envs, state_size)
+            self.whole.states = torch.zeros(count, num_steps // sequence, num_envs, state_size, device=device)
         if stacking is not None:
             self.whole.frames, self.whole.since, self.whole.stacking = frames, allocated((), torch.uint8), stacking
         named: dict[str, Any] = self.whole.tensors()

@@ -33,4 +33,7 @@ def pooled_moments(own: Tensor, ranks: Ranks) -> Tensor:
 
 def merged_moments(moments: Tensor, batch: Tensor, ranks: Ranks = ALONE) -> Tensor:
     """Running moments [3, ...] extended by the rows of `batch` [B, ...] of every process."""
-    return combined_moments(moments, pooled_moments(moments_of(batch), ranks).to(moments.device))
+    others = pooled_moments(moments_of(batch), ranks)
+    if moments.device.type == "cuda" and others.device.type == "cpu":  # pinned, so that nobody waits for the copy
+        others = others.pin_memory().to(moments.device, non_blocking=True)
+    return combined_moments(moments, others.to(moments.device))

@@ -196,6 +196,12 @@ class Ranks:
             return list(values)
         return self.mean_(torch.tensor(values, dtype=torch.float64)).tolist()
 
+    def mean_of(self, *numbers: Tensor) -> list[Any]:
+        """The same of numbers that may be on a device: those of one process alone stay there, unread."""
+        if self.size == 1:
+            return list(numbers)
+        return self.mean(*torch.stack([number.detach().double() for number in numbers]).tolist())
+
     def most(self, *values: int) -> list[int]:
         """The largest that a process gives of each value."""
         if self.size == 1:

@@ -6,6 +6,7 @@ an exported file compute them alike. Right for alpha, beta >= 1 alone.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 import torch
@@ -34,7 +35,16 @@ def binet_slope(x: Tensor) -> Tensor:
 
 def beside(numbers: Sequence[float], x: Tensor) -> Tensor:
     """Constants [K, 1, ...] to combine with every element of `x`: in front, where sums over them run side by side."""
+    if x.device.type != "cpu":
+        return _held(tuple(numbers), x.dtype, x.device).view(-1, *[1] * x.dim())
     return torch.tensor(numbers, dtype=x.dtype, device=x.device).view(-1, *[1] * x.dim())
+
+
+@functools.cache
+def _held(numbers: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Constants that lie on a device from their first use on: to copy them there in every loss would wait each time."""
+    with torch.inference_mode(False):
+        return torch.tensor(numbers, dtype=dtype, device=device)
 
 
 def shares_of(part: Tensor, total: Tensor) -> tuple[Tensor, Tensor]:

@@ -22,6 +22,8 @@ from phasegrad.envs.given import as_batch, missing_entry
 from phasegrad.envs.listing import Listed, all_envs, list_envs
 from phasegrad.envs.seeding import env_seeds
 from phasegrad.envs.spaces import ObservationAdapter, flatten, flatten_observation, same_form
+from phasegrad.envs.tensor_contract import TensorVectorEnv
+from phasegrad.envs.tensor_libraries import from_brax, from_isaac_lab, from_maniskill, tensor_env_of
 from phasegrad.errors import ConfigError, EnvError
 
 __all__ = [
@@ -33,6 +35,7 @@ __all__ = [
     "Observation",
     "ObservationAdapter",
     "Step",
+    "TensorVectorEnv",
     "VectorEnv",
     "all_envs",
     "alone",
@@ -44,6 +47,9 @@ __all__ = [
     "flat_actions",
     "flatten",
     "flatten_observation",
+    "from_brax",
+    "from_isaac_lab",
+    "from_maniskill",
     "kept_options",
     "list_envs",
     "make",
@@ -54,6 +60,7 @@ __all__ = [
     "resolve",
     "same_form",
     "setting_of",
+    "tensor_env_of",
 ]
 
 EnvSource = str | Callable[[], gym.Env] | gym.vector.VectorEnv
@@ -110,10 +117,14 @@ def make(
     if isinstance(source, gym.Env) and num_envs == 1:
         source = alone(source)
     if isinstance(source, gym.vector.VectorEnv):
-        from phasegrad.envs.vector_adapter import adapt
-
         if source.num_envs != num_envs:
             raise ConfigError(f"num_envs is {num_envs}, but the vector environment holds {source.num_envs}.")
+        if isinstance(source, TensorVectorEnv):
+            from phasegrad.envs.tensor_adapter import TensorAdapter
+
+            return TensorAdapter(source, seeds)
+        from phasegrad.envs.vector_adapter import adapt
+
         return adapt(source, seeds, render, timeout, first)
     if isinstance(source, gym.Env) and evaluation and num_envs == 1:
         from phasegrad.envs.gymnasium_backend import GymnasiumVectorEnv, without_mission

@@ -7,8 +7,9 @@ environments that ended, the true final observation. Nothing here knows about ag
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -86,6 +87,14 @@ class VectorEnv(ABC):
             if tell is not None:
                 tell(done + 1)
         return observation, mask
+
+    def state(self) -> dict[str, Any] | None:
+        """All that decides what follows, as tensors by name; None where environments cannot be saved, as most."""
+        return None
+
+    def load_state(self, state: Mapping[str, Any]) -> tuple[Observation, np.ndarray | None]:
+        """In place of `reset`: go on from such a state."""
+        raise NotImplementedError(f"{type(self).__name__} has no state to load.")
 
     def _reset_waiting(self, starts: np.ndarray) -> tuple[Observation, np.ndarray | None]:
         """`reset`, after which environment i leaves out `starts[i]` actions: it waits where the reset has put it."""

@@ -44,6 +44,8 @@ MOST = 1 << 53  # of anything that is counted: all up to it are numbers of every
 FORMATS_READ = (1, 2)
 ROOM_FOR_HEADER = 1 << 20
 Header = Mapping[str, tuple[str, tuple[int, ...]]]
+ENVIRONMENT = "environment."  # of the state of environments that can be saved, among the tensors of legs
+MOST_ENVIRONMENT_BYTES = 1 << 30  # that such a state is believed to have
 DTYPES = {
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I64": torch.int64,
     "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool,
@@ -144,8 +146,13 @@ def saved_legs(trainer: Trainer) -> dict[str, Any]:
     if trainer.run.stack is not None:
         for name, leaf in named_leaves(trainer.run.stack):
             tensors[_stack_name(name)] = ranks.whole(leaf, 0)
+    held = trainer.run.environment or {}
+    tensors |= {f"{ENVIRONMENT}{name}": ranks.whole(tensor, 0) for name, tensor in sorted(held.items())}
     end = trainer.observations_digest() or trainer.run.played_to  # of a loaded run that has not gone on
-    return {"tensors": tensors, "state": {"end": end, "due": trainer.run.checkpoint_due}}
+    state: dict[str, Any] = {"end": end, "due": trainer.run.checkpoint_due}
+    if held:
+        state["environment_bytes"] = sum(tensors[f"{ENVIRONMENT}{name}"].nbytes for name in held)
+    return {"tensors": tensors, "state": state}
 
 
 def read_state(path: Path) -> dict[str, Any]:
@@ -253,6 +260,8 @@ def _leg_tensors(trainer: Trainer, file: Path, leg: Mapping[str, Any]) -> dict[s
     carried_bytes = 4 * config.num_envs * agent.model.state_size + sum(
         each.nbytes for each in _stacks(trainer).values()
     )
+    claimed = leg.get("environment_bytes", 0)
+    carried_bytes += min(claimed, MOST_ENVIRONMENT_BYTES) if isinstance(claimed, int) and claimed > 0 else 0
     payload = read_limited(file, now * row + 32 * config.num_envs + carried_bytes + ROOM_FOR_HEADER)
     if hashlib.sha256(payload).hexdigest() != leg.get("sha256"):
         raise DamagedError(f"{file} is damaged: its checksum does not match.")
@@ -314,6 +323,10 @@ def fill_legs(trainer: Trainer, tensors: Mapping[str, Tensor], leg: Mapping[str,
     own_stacks = {name: ranks.own(stack, 0).clone() for name, stack in held.items() if stack is not None}
     if len(own_stacks) < len(stacks):
         own_stacks = {}
+    states = {
+        n.removeprefix(ENVIRONMENT): ranks.own(t, 0).clone() for n, t in tensors.items() if n.startswith(ENVIRONMENT)
+    }
+    trainer.run.environment = states or None
     trainer.run.stack = (own_stacks.get("") if "" in stacks else own_stacks) if own_stacks else None
 
 

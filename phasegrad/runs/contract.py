@@ -61,8 +61,8 @@ class Trainer(Protocol):
     def storage_bytes(self) -> int:
         """What the stored rollouts of this process take in memory."""
 
-    def working_bytes(self) -> int:
-        """What it will allocate beside them, as large as they are."""
+    def host_bytes(self) -> int:
+        """What they, and what it will allocate beside them, take of this machine's memory and not of a GPU's."""
 
     def iterations(self) -> Iterator[dict[str, Any]]:
         """The loop: each step of it is an iteration, and gives its metrics."""

@@ -18,6 +18,7 @@ from phasegrad import envs
 from phasegrad.agent import Agent
 from phasegrad.compute.devices import pick_threads
 from phasegrad.config import coerce
+from phasegrad.data.transfers import to_device
 from phasegrad.errors import ConfigError, EnvError, PhasegradWarning
 from phasegrad.tree import tree_map
 
@@ -234,7 +235,7 @@ def _play(
             spectator.acting(Moment(observation, seen, actions, states, mask))
         step = env.step(actions)
         if after is not None:
-            after[torch.tensor(step.ended)] = 0.0
+            after.index_fill_(0, to_device(torch.tensor(step.ended), after.device), 0.0)
         states = after
         returns += step.reward
         lengths += 1

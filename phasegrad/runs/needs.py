@@ -20,14 +20,15 @@ BYTES_A_WORKER = 10 << 20  # of an environment's own process, at the least
 
 
 def require_memory(trainer: Trainer) -> None:
-    """Refuse a run that does not fit into what is free on this machine."""
+    """Refuse a run that does not fit into what is free on this machine; on a GPU, see `pick_storage`."""
     config, share = trainer.config, trainer.ranks.local_size
     environments = trainer.ranks.share(config.num_envs)
     each = BYTES_A_WORKER if config.vectorization == "async" else BYTES_OF_A_GAME if trainer.agent.is_large else 0
     weights = sum(tensor.nbytes for name, tensor in trainer.tensors().items() if name.startswith("model."))
+    on_host = trainer.agent.device.type == "cpu"
     needed = {
-        "stored rollouts": trainer.storage_bytes() + trainer.working_bytes(),
-        "gradients": weights,
+        "stored rollouts": trainer.host_bytes(),
+        "gradients": weights if on_host else 0,
         "environments": environments * each,
     }
     require_room({name: count * share for name, count in needed.items()}, trainer.smaller_storage)
@@ -43,8 +44,10 @@ def memory_explained(trainer: Trainer, where: Callable[[], str]) -> Iterator[Non
         if not is_lack_of_memory(error):
             raise
         rollouts = gigabytes(trainer.storage_bytes())
+        may_move = trainer.agent.device.type != "cpu" and trainer.config.storage != "host"
+        elsewhere = "set storage host, or " if may_move else ""
         message = (
-            f"There was not enough memory at step {trainer.run.progress.step}: {trainer.smaller_storage} (stored rollouts "
-            f"take {rollouts}), or end what else needs memory. {where()}"
+            f"There was not enough memory at step {trainer.run.progress.step}: {elsewhere}{trainer.smaller_storage} (stored "
+            f"rollouts take {rollouts}), or end what else needs memory. {where()}"
         )
     raise RunError(message)  # out here: the traceback of the other holds on to what it could not use

@@ -89,6 +89,7 @@ def rollout_bytes(trainer: Trainer) -> bytes:
     for field, tree in trainer.rollout.tensors().items():
         if tree is not None:  # copied: what is seen of a stack lies among its frames
             named |= {
-                f"{field}.{name}" if name else field: leaf.clone().contiguous() for name, leaf in named_leaves(tree)
+                f"{field}.{name}" if name else field: leaf.cpu().clone().contiguous()
+                for name, leaf in named_leaves(tree)
             }
     return safetensors.torch.save(named)

@@ -15,6 +15,7 @@ import torch
 from phasegrad.compute.circumstances import circumstances, differences
 from phasegrad.compute.devices import pick_threads
 from phasegrad.config import coerce
+from phasegrad.data.transfers import fetched
 from phasegrad.distributed import joining
 from phasegrad.errors import (
     ConfigError,
@@ -507,7 +508,7 @@ def next_row(iterations: Iterator[dict[str, Any]], trainer: Trainer) -> dict[str
     before = trainer.run.progress.step
     for row in iterations:
         if trainer.run.progress.step > before:
-            return row
+            return fetched(row)
         raise ConfigError(
             f"The loop of {trainer.name} yields at step {before} without having taken a step since the last."
         )

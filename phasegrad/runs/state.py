@@ -82,6 +82,7 @@ class RunState:
     progress: Progress = field(default_factory=Progress)
     evaluations: EvaluationRecord = field(default_factory=EvaluationRecord)
     remembered: Tensor | None = None  # by a policy with a memory, of each environment's running episode [N, K]
+    environment: dict[str, Tensor] | None = None  # the state of environments that can be saved
     stack: Any = None  # what a policy that sees several observations at once sees of it [N, ...]
     history: list[dict[str, Any]] = field(
         default_factory=list

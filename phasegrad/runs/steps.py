@@ -28,6 +28,7 @@ def write_steps(run_dir: Path, step: int, rollout: Rollout, distribution: Distri
     Gaussian (before squashing, as the actions are), alpha and beta of a Beta (whose actions are in (0, 1)), else logits;
     of parts by name.
     """
+    rollout = rollout.on_host()
     stored = (rollout.behaviour_params, rollout.raw_rewards, rollout.actions, rollout.terminated, rollout.truncated)
     params, rewards, actions, terminated, truncated = (ranks.whole(tensor, 1).numpy() for tensor in stored)
     if not ranks.is_first:
