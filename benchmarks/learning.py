@@ -42,8 +42,16 @@ TASKS: dict[str, tuple[str, str, str, list[str]]] = {
     "starpilot-ppo": ("ppo", "procgen/starpilot", "1_015_808", ["--preset", "procgen-fast"]),
     "starpilot-ppg": ("ppg", "procgen/starpilot", "1_015_808", ["--preset", "procgen-fast"]),
     "dmc-cartpole-swingup": ("ppo", "CartpoleSwingup-v1", "300_000", []),
-    "dmc-walker-walk": ("ppo", "WalkerWalk-v1", "500_000", []),
+    "dmc-walker-walk": ("ppo", "WalkerWalk-v1", "300_000", []),
     "dmc-cheetah-run": ("ppo", "CheetahRun-v1", "1_000_000", []),
+    "metaworld-reach": ("ppo", "MetaWorld/Reach-v3", "80_000", []),
+    "myosuite-finger-reach": ("ppo", "MyoSuite/myoFingerReachFixed-v0", "60_000", []),
+    "playground-panda-pick": ("ppo", "PandaPickCube-v1", "100_000", []),
+    "robotics-fetch-reach-dense": ("ppo", "FetchReachDense-v4", "20_480", []),
+    "robotics-fetch-reach": ("ppo", "FetchReach-v4", "20_480", []),
+    "highway-fast": ("ppo", "HighwayFast-v0", "40_000", []),
+    "jumanji-2048": ("ppo", "Game2048-v1", "150_000", []),
+    "vizdoom-defend-the-center": ("ppo", "DefendTheCenter-v1", "40_000", []),
 }
 RANDOM_EPISODES, RANDOM_STEPS = (
     20,

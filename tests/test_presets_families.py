@@ -16,6 +16,13 @@ from phasegrad.presets.simulators import SIMULATORS
 
 EXAMPLES = {
     "WalkerWalk-v1": "dmc",
+    "MetaWorld/Reach-v3": "metaworld",
+    "MyoSuite/myoFingerReachFixed-v0": "myosuite",
+    "PandaPickCube-v1": "playground",
+    "FetchReachDense-v4": "robotics",
+    "HighwayFast-v0": "highway",
+    "Game2048-v1": "jumanji",
+    "DefendTheCenter-v1": "vizdoom",
 }
 WITHOUT = ("FrozenLake-v1", "Catch-v0", "Play2048-v1", "gfootball/academy_empty_goal-v1")
 

@@ -14,9 +14,53 @@ SHORT_PHASES = {
 
 SIMULATORS: dict[str, Preset] = {
     "dmc": Preset(
-        "DeepMind Control: CartpoleSwingup-v1, WalkerWalk-v1, CheetahRun-v1 beyond CleanRL's PPO",
+        "DeepMind Control: WalkerWalk-v1 and CartpoleSwingup-v1 beyond CleanRL's PPO within 300k steps",
         {"num_envs": 16, "num_steps": 128, "gamma": 0.99, "gae_lambda": 0.95, "learning_rate": 1e-3,
          "num_minibatches": 16, **NORMALISED, **ANNEALED},
         {"ppo": {"epochs": 10}, "ppg": SHORT_PHASES, "a2c": CONTINUOUS_A2C, "vpg": OFTEN},
+    ),
+    "metaworld": Preset(
+        "MetaWorld's arm on one task",
+        {"num_envs": 16, "num_steps": 128, "gamma": 0.99, "gae_lambda": 0.95, "learning_rate": 1e-3,
+         "num_minibatches": 16, **NORMALISED, **ANNEALED},
+        {"ppo": {"epochs": 10}, "ppg": SHORT_PHASES, "a2c": CONTINUOUS_A2C, "vpg": OFTEN},
+    ),
+    "myosuite": Preset(
+        "MyoSuite's muscles, episodes of 100 steps",
+        {"num_envs": 16, "num_steps": 128, "gamma": 0.95, "gae_lambda": 0.95, "learning_rate": 1e-3,
+         "num_minibatches": 16, **NORMALISED, **ANNEALED},
+        {"ppo": {"epochs": 10}, "ppg": SHORT_PHASES, "a2c": CONTINUOUS_A2C, "vpg": OFTEN},
+    ),
+    "playground": Preset(
+        "MuJoCo Playground's robots",
+        {"num_envs": 16, "num_steps": 128, "gamma": 0.97, "gae_lambda": 0.95, "learning_rate": 1e-3,
+         "num_minibatches": 16, **NORMALISED, **ANNEALED},
+        {"ppo": {"epochs": 6}, "ppg": SHORT_PHASES, "a2c": CONTINUOUS_A2C, "vpg": OFTEN},
+    ),
+    "robotics": Preset(
+        "gymnasium-robotics: goals within 50 steps, such as FetchReachDense-v4",
+        {"num_envs": 16, "num_steps": 64, "gamma": 0.95, "gae_lambda": 0.95, "learning_rate": 1e-3,
+         "num_minibatches": 8, **NORMALISED, **ANNEALED},
+        {"ppo": {"epochs": 10}, "ppg": SHORT_PHASES, "a2c": CONTINUOUS_A2C, "vpg": OFTEN},
+    ),
+    "highway": Preset(
+        "highway-env: HighwayFast-v0 without a crash within 40k steps",
+        {"num_envs": 16, "num_steps": 64, "gamma": 0.9, "gae_lambda": 0.95, "learning_rate": 1e-3,
+         "entropy_coef": 0.01, "num_minibatches": 8, **ANNEALED},
+        {"ppo": {"epochs": 8}, "ppg": SHORT_PHASES, "vpg": OFTEN},
+    ),
+    "jumanji": Preset(
+        "Jumanji's games and puzzles",
+        {"num_envs": 16, "num_steps": 128, "gamma": 0.99, "gae_lambda": 0.95, "learning_rate": 1e-3,
+         "entropy_coef": 0.01, "num_minibatches": 8, **NORMALISED, **ANNEALED},
+        {"ppo": {"epochs": 6}, "ppg": SHORT_PHASES, "vpg": OFTEN},
+    ),
+    "vizdoom": Preset(
+        "ViZDoom with buttons pressed together as one choice, sizes as for Atari",
+        {"env_options": {"use_combined_action": True}, "num_envs": 8, "num_steps": 128, "gamma": 0.99, "gae_lambda": 0.95,
+         "learning_rate": 5e-4, "entropy_coef": 0.01, "num_minibatches": 4, "value_coef": 1.0, "normalize_reward": True,
+         **ANNEALED},
+        {"ppo": {"epochs": 3},
+         "ppg": {"arch": "detach", "n_pi": 8, "e_pi": 2, "e_v": 2, "e_aux": 3, "aux_learning_rate": 5e-4}},
     ),
 }  # fmt: skip
