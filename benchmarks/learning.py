@@ -46,7 +46,7 @@ TASKS: dict[str, tuple[str, str, str, list[str]]] = {
     "dmc-cheetah-run": ("ppo", "CheetahRun-v1", "1_000_000", []),
     "metaworld-reach": ("ppo", "MetaWorld/Reach-v3", "80_000", []),
     "myosuite-finger-reach": ("ppo", "MyoSuite/myoFingerReachFixed-v0", "60_000", []),
-    "playground-panda-pick": ("ppo", "PandaPickCube-v1", "100_000", []),
+    "playground-panda-pick": ("ppo", "PandaPickCube-v1", "80_000", []),
     "robotics-fetch-reach-dense": ("ppo", "FetchReachDense-v4", "20_480", []),
     "robotics-fetch-reach": ("ppo", "FetchReach-v4", "20_480", []),
     "highway-fast": ("ppo", "HighwayFast-v0", "40_000", []),
