@@ -42,6 +42,7 @@ TASKS: dict[str, tuple[str, str, str, list[str]]] = {
     "starpilot-ppo": ("ppo", "procgen/starpilot", "1_015_808", ["--preset", "procgen-fast"]),
     "starpilot-ppg": ("ppg", "procgen/starpilot", "1_015_808", ["--preset", "procgen-fast"]),
     "dmc-cartpole-swingup": ("ppo", "CartpoleSwingup-v1", "300_000", []),
+    "dmc-cartpole-swingup-long": ("ppo", "CartpoleSwingup-v1", "600_000", []),
     "dmc-walker-walk": ("ppo", "WalkerWalk-v1", "300_000", []),
     "dmc-cheetah-run": ("ppo", "CheetahRun-v1", "1_000_000", []),
     "metaworld-reach": ("ppo", "MetaWorld/Reach-v3", "80_000", []),

@@ -14,7 +14,7 @@ SHORT_PHASES = {
 
 SIMULATORS: dict[str, Preset] = {
     "dmc": Preset(
-        "DeepMind Control: CartpoleSwingup-v1 to 680, WalkerWalk-v1 to 440 within 300k steps",
+        "DeepMind Control: WalkerWalk-v1 to 440 within 300k steps, CheetahRun-v1 to 560 within 1M",
         {"num_envs": 16, "num_steps": 128, "gamma": 0.99, "gae_lambda": 0.95, "learning_rate": 1e-3,
          "num_minibatches": 16, **NORMALISED, **ANNEALED},
         {"ppo": {"epochs": 10}, "ppg": SHORT_PHASES, "a2c": CONTINUOUS_A2C, "vpg": OFTEN},
@@ -32,7 +32,7 @@ SIMULATORS: dict[str, Preset] = {
         {"ppo": {"epochs": 10}, "ppg": SHORT_PHASES, "a2c": CONTINUOUS_A2C, "vpg": OFTEN},
     ),
     "playground": Preset(
-        "MuJoCo Playground with the sizes of DeepMind Control's preset; not measured",
+        "MuJoCo Playground: PandaPickCube-v1 to 430 within 80k steps",
         {"num_envs": 16, "num_steps": 128, "gamma": 0.97, "gae_lambda": 0.95, "learning_rate": 1e-3,
          "num_minibatches": 16, **NORMALISED, **ANNEALED},
         {"ppo": {"epochs": 6}, "ppg": SHORT_PHASES, "a2c": CONTINUOUS_A2C, "vpg": OFTEN},
@@ -50,7 +50,7 @@ SIMULATORS: dict[str, Preset] = {
         {"ppo": {"epochs": 8}, "ppg": SHORT_PHASES, "vpg": OFTEN},
     ),
     "jumanji": Preset(
-        "Jumanji: Game2048-v1 to 2,800 within 150k steps",
+        "Jumanji: Game2048-v1 to 2,600 within 150k steps",
         {"num_envs": 16, "num_steps": 128, "gamma": 0.99, "gae_lambda": 0.95, "learning_rate": 1e-3,
          "entropy_coef": 0.01, "num_minibatches": 8, **NORMALISED, **ANNEALED},
         {"ppo": {"epochs": 6}, "ppg": SHORT_PHASES, "vpg": OFTEN},
