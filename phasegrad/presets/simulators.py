@@ -26,7 +26,7 @@ SIMULATORS: dict[str, Preset] = {
         {"ppo": {"epochs": 10}, "ppg": SHORT_PHASES, "a2c": CONTINUOUS_A2C, "vpg": OFTEN},
     ),
     "myosuite": Preset(
-        "MyoSuite: myoFingerReachFixed-v0 to 750 within 60k steps",
+        "MyoSuite: myoFingerReachFixed-v0 to 700 within 60k steps",
         {"num_envs": 16, "num_steps": 128, "gamma": 0.95, "gae_lambda": 0.95, "learning_rate": 1e-3,
          "num_minibatches": 16, **NORMALISED, **ANNEALED},
         {"ppo": {"epochs": 10}, "ppg": SHORT_PHASES, "a2c": CONTINUOUS_A2C, "vpg": OFTEN},
