@@ -19,7 +19,7 @@ from phasegrad.envs.contract import Episode, Observation, Step, VectorEnv
 from phasegrad.envs.families import EnvSpec, resolve
 from phasegrad.envs.foreign import foreign_kind
 from phasegrad.envs.given import as_batch, missing_entry
-from phasegrad.envs.listing import Listed, all_envs, list_envs
+from phasegrad.envs.listing import Listed, all_envs, list_envs, listed_family_of
 from phasegrad.envs.seeding import env_seeds
 from phasegrad.envs.spaces import ObservationAdapter, flatten, flatten_observation, same_form
 from phasegrad.envs.tensor_contract import TensorVectorEnv
@@ -52,6 +52,7 @@ __all__ = [
     "from_maniskill",
     "kept_options",
     "list_envs",
+    "listed_family_of",
     "make",
     "maker_of",
     "missing_entry",

@@ -1,17 +1,19 @@
 """What can be trained on here, by family, and what is registered but cannot be, with the reason.
 
 Looks into the registries of envpool and gymnasium; makes no environment. The families here are finer than those of
-families.py, which say how fast an environment is and which preset fits it.
+families.py, which say how fast an environment is; presets go by these.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import gymnasium as gym
 
 from phasegrad.envs import qt
-from phasegrad.envs.families import envpool_packages, family_of, procgen_game, register_minigrid
+from phasegrad.envs.families import envpool_packages, family_of, procgen_game, register_minigrid, resolve
 from phasegrad.envs.needs import missing_for
 from phasegrad.envs.refused import players_of, refusal, refusal_of_gymnasium
 
@@ -24,6 +26,7 @@ _FINER = {
     "envpool.mujoco.myosuite": "myosuite",
     "envpool.mujoco.playground": "playground",
     "envpool.mujoco.robotics": "robotics",
+    "gymnasium_robotics": "robotics",
     "envpool.highway": "highway",
     "envpool.jumanji": "jumanji",
     "envpool.vizdoom": "vizdoom",
@@ -92,3 +95,13 @@ def listed_family(module: str) -> str:
     """The family under which what `module` holds is listed."""
     finer = next((name for package, name in _FINER.items() if module.startswith(package)), None)
     return finer or family_of(module)
+
+
+def listed_family_of(env_id: str, options: Mapping[str, Any] | None = None) -> str:
+    """The family under which an id is listed, or would be if it were registered."""
+    spec = resolve(env_id, options)
+    if spec.family != "other":
+        return spec.family
+    if spec.backend == "envpool":
+        return listed_family(envpool_packages()[spec.id])
+    return listed_family(str(gym.registry[spec.id].entry_point))

@@ -7,7 +7,6 @@ environment id; what a user sets always wins over a preset.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,44 +15,11 @@ from phasegrad.errors import ConfigError, PhasegradError, unknown
 from phasegrad.machine.data_files import parse_json, read_text
 from phasegrad.machine.gpus import has_gpu
 from phasegrad.machine.paths import as_path
+from phasegrad.presets.preset import ACER, ANNEALED, CONTINUOUS_A2C, NORMALISED, OFTEN, Preset
+from phasegrad.presets.simulators import SIMULATORS
 from phasegrad.schedules import LostFunction, Schedule, Scheduled, is_scheduled
 
 NOT_IN_FILES = ("env", "preset", "track")  # of a preset: what to train on, and who is told, is the user's to say
-SHARE_COMMON = ("ppo", "ppg")  # for whom the common part of the presets below was chosen
-OF_THE_TASK = {
-    "env_options", "total_steps", "gamma", "bootstrap_truncated", "action_bounds", "normalize_observation",
-    "normalize_reward", "reward_gamma", "encoder", "impala_channels", "impala_stem", "impala_stem_stride",
-    "impala_pooling", "initial_std",
-}  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Preset:
-    """Settings that PPO and PPG share (`common`), and what each algorithm adds.
-
-    The others take from `common` what belongs to the task, not the sizes and rates that were chosen for PPO.
-    """
-
-    about: str
-    common: Mapping[str, Any]
-    by_algorithm: Mapping[str, Mapping[str, Any]]
-
-    def fields(self, algorithm: str) -> dict[str, Any]:
-        whole = algorithm in SHARE_COMMON
-        common = {name: value for name, value in self.common.items() if whole or name in OF_THE_TASK}
-        return {**common, **self.by_algorithm.get(algorithm, {})}
-
-
-NORMALISED = {"normalize_observation": True, "normalize_reward": True}
-ANNEALED = {"anneal_learning_rate": True}
-ACER = {"num_envs": 8, "learning_rate": 2e-3, "replay_start": 2_000, "normalize_reward": True, **ANNEALED}
-# Vanilla policy gradient with more and larger steps than the published 4,000 samples for a step of 3e-4
-OFTEN = {
-    "num_envs": 16, "num_steps": 128, "learning_rate": 1e-2, "critic_learning_rate": 3e-3, "value_steps": 20, **ANNEALED,
-}  # fmt: skip
-CONTINUOUS_A2C = {
-    "num_envs": 8, "num_steps": 8, "gae_lambda": 0.9, "learning_rate": 1e-3, "entropy_coef": 0.0, **ANNEALED,
-}  # fmt: skip
 PROCGEN = {
     "num_envs": 64, "num_steps": 256, "gamma": 0.999, "gae_lambda": 0.95, "encoder": "impala", "normalize_reward": True,
     "learning_rate": 5e-4, "entropy_coef": 0.01, "max_grad_norm": 0.0, "adam_eps": 1e-8, "normalize_advantage": "batch",
@@ -187,13 +153,15 @@ PRESETS: dict[str, Preset] = {
         {"ppo": {"arch": "shared", "epochs": 4},
          "ppg": {"arch": "detach", "n_pi": 8, "e_pi": 3, "e_v": 3, "e_aux": 3, "aux_minibatches": 64}},
     ),
+    **SIMULATORS,
 }  # fmt: skip
 
 BY_ENVIRONMENT = {
     "CartPole": "cartpole", "Acrobot": "acrobot", "Pendulum": "pendulum", "InvertedPendulum": "inverted-pendulum",
     "Reacher": "reacher",
 }  # fmt: skip
-BY_FAMILY = {name: name for name in ("classic", "box2d", "mujoco", "atari", "procgen", "minigrid")}
+BY_FAMILY = {name: name for name in ("classic", "box2d", "mujoco", "atari", "procgen", "minigrid", *SIMULATORS)}
+BY_FAMILY["dm_control"] = BY_FAMILY.pop("dmc")
 # What takes a preset's place where there is no GPU, by preset and algorithm: a phase of the published PPG takes hours there.
 ON_CPU = {("procgen", "ppg"): "procgen-fast"}
 
@@ -208,7 +176,7 @@ def preset_for(env: str, options: Mapping[str, Any] | None = None) -> str:
     from phasegrad import envs  # takes a second to import, and most commands need not know families
 
     try:
-        return BY_FAMILY.get(envs.resolve(env, options).family, "none")
+        return BY_FAMILY.get(envs.listed_family_of(env, options), "none")
     except PhasegradError:
         return "none"  # making the environment will say what is wrong with it
 
