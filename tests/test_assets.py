@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import machine
 import pytest
 
 from phasegrad.envs import all_envs, assets
@@ -51,11 +51,10 @@ MYOSUITE = (
 
 def without(*modules: str) -> dict[str, Any]:
     """What a Python finds in which these modules are not installed."""
-    hiding = Path(__file__).parent / "hiding"
-    paths = [str(hiding), str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
-    own = os.environ | {"PHASEGRAD_HIDE": ",".join(modules), "PYTHONPATH": os.pathsep.join(paths)}
     command = [sys.executable, "-c", PROBE % (MYOSUITE,)]
-    done = subprocess.run(command, env=own, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        command, env=machine.without(Path(), hide=modules), capture_output=True, text=True, timeout=300
+    )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)  # type: ignore[no-any-return]
 

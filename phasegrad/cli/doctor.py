@@ -47,7 +47,7 @@ def examine() -> Iterator[Check]:
     yield _package("minigrid", 'pip install "phasegrad[minigrid]"', True)
     yield _package("tensorboard", "pip install tensorboard", False)
     yield _try("ffmpeg", _ffmpeg, "pip install imageio-ffmpeg, which brings one, for `phasegrad video`", True)
-    yield _package("onnxruntime", 'pip install "phasegrad[onnx]", for `phasegrad export`', True)
+    yield _try("onnxruntime", _onnxruntime, 'pip install "phasegrad[onnx]", for `phasegrad export`', True)
     yield _package("optuna", 'pip install "phasegrad[tune]", for `phasegrad tune`', True)
     yield _package("ray", 'pip install "phasegrad[cluster]", for `phasegrad study --cluster ray`', True)
     yield _package("wandb", 'pip install "phasegrad[track]", for `--track wandb`', True)
@@ -82,6 +82,12 @@ def _envpool() -> str:
 
     assets.let_envpool_be_imported()
     return str(importlib.import_module("envpool").__version__)
+
+
+def _onnxruntime() -> str:
+    from phasegrad.export.onnx import require
+
+    return str(require("onnxruntime").__version__)
 
 
 def _models() -> Check:
