@@ -35,6 +35,12 @@ def make(run: Path | None = None, **fields: Any) -> Any:
     return pg.PPO("CartPole-v1", run_dir=run, **FIELDS | fields)
 
 
+@pytest.fixture(autouse=True)
+def own_state(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which runs were begun here is noted in the user's own folder."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+
+
 # Weights & Biases
 
 
@@ -252,7 +258,7 @@ def test_a_store_that_cannot_be_reached_is_one_warning(tmp_path: Path, monkeypat
 def test_two_at_once_and_the_same_bits(tmp_path: Path, store: Any, offline: None) -> None:
     agent, plain = make(tmp_path / "run", track=["wandb", "mlflow", "tensorboard"]).learn(96), make().learn(96)
     assert agent.config.track == "wandb,mlflow,tensorboard"
-    assert set(json.loads((tmp_path / "run" / "tracking.json").read_text())) == {"wandb", "mlflow"}
+    assert set(json.loads((tmp_path / "run" / "tracking.json").read_text())) == {"wandb", "mlflow", "token"}
     assert all((mine == theirs).all() for mine, theirs in zip(agent.tensors().values(), plain.tensors().values()))
 
 
