@@ -26,6 +26,7 @@ from phasegrad.distributed.ranks import ALONE, Ranks
 from phasegrad.errors import EnvError, PhasegradWarning
 from phasegrad.models import ActorCritic, build_model
 from phasegrad.models.images import ImageSpace, is_image, with_images
+from phasegrad.models.room import require_room_for
 from phasegrad.tree import named_leaves, tree_map
 
 FRAMES, MEMORY = "frames", "memory"  # of what a caller of `predict` carries, where observations are stacked
@@ -72,9 +73,12 @@ class Agent:
         _note_stacks(parts)
         self.is_large = any(config.frame_stack * np.prod(part.shape or (1,)) >= LARGE for part in parts)
         self.device = pick_device(config.device, ranks)
-        self.model: ActorCritic = build_model(
-            self.observation_space, spaces.action, config, auxiliary_head, model_class
-        ).to(self.device)
+
+        def build() -> ActorCritic:
+            return build_model(self.observation_space, spaces.action, config, auxiliary_head, model_class)
+
+        require_room_for(config, build)
+        self.model: ActorCritic = build().to(self.device)
         self.model.eval()  # but for updates
         self.model.normalizer.ranks = ranks
         self.distribution = self.model.distribution

@@ -18,7 +18,7 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tools"))
 import check_lock  # noqa: E402
-from check_lock import LOCKS, PLATFORMS, File, Page, Pin, check, faults, pins, unpinned  # noqa: E402
+from check_lock import LEFT_OUT, LOCKS, PACKAGE, PLATFORMS, File, Page, Pin, check, faults, pins, unpinned  # noqa: E402
 
 WHEELS = {f"3.{minor}.0": f"thing-1.0-cp3{minor}-cp3{minor}-manylinux_2_28_x86_64.whl" for minor in range(11, 15)}
 
@@ -47,9 +47,16 @@ def needed(*requirements: str) -> set[str]:
 
 def test_the_locks_pin_what_the_package_and_its_extras_need_and_nothing_twice() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    package, more = (names(lock) for lock in LOCKS)
+    rest, envpool, more = (names(lock) for lock in LOCKS)
+    package = rest | envpool
     wanted = needed(*project["project"]["dependencies"], *project["build-system"]["requires"])
-    assert package == wanted
+    assert package == wanted - set(LEFT_OUT)
+    assert set(LEFT_OUT) <= more
+    assert envpool == {
+        "envpool",
+        "envpool-assets",
+    }  # nothing in requirements.lock requires them, or pip would bring the rest
+    assert not rest & envpool
     assert not package & more
     extras = project["project"]["optional-dependencies"]
     if sys.version_info >= (3, 14):
@@ -57,7 +64,7 @@ def test_the_locks_pin_what_the_package_and_its_extras_need_and_nothing_twice() 
     everything = [part for name in extras if name != "all" for part in extras[name]]
     assert needed(*everything) - package <= more
     assert not {"pytest", "ruff", "mypy", "mkdocs-material", "ray", "pyqt5-qt5"} & package
-    assert "torch==2.13.0" in LOCKS[0].read_text().split()
+    assert "torch==2.13.0" in PACKAGE[0].read_text().split()
 
 
 def test_every_python_needs_a_wheel() -> None:
@@ -109,7 +116,7 @@ def test_every_platform_needs_a_wheel_and_its_own_requirements(tmp_path: Path) -
     asked = {"thing": ['colours>=2 ; platform_system == "Windows"', "steps<1 ; platform_machine == 'arm64'"]}
 
     def found(platform: str) -> set[str]:
-        return set(unpinned(lock, PLATFORMS[platform], lambda name: asked.get(name, [])))
+        return set(unpinned([lock], PLATFORMS[platform], lambda name: asked.get(name, [])))
 
     assert found("linux-x86_64") == found("windows-amd64") == set()
     assert len(found("macos-arm64")) == 4  # steps is there in another version, for each Python
@@ -140,7 +147,13 @@ def test_an_index_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str], mo
 
 def plan(target: str, folder: Path, *stamps: str) -> str:
     """What make would do for a target where these parts of the set-up are done."""
-    for name in ("Makefile", "requirements.lock", "requirements-dev.lock", "pyproject.toml"):
+    for name in (
+        "Makefile",
+        "requirements.lock",
+        "requirements-envpool.lock",
+        "requirements-dev.lock",
+        "pyproject.toml",
+    ):
         (folder / name).write_bytes((ROOT / name).read_bytes())
     (folder / ".venv").mkdir(exist_ok=True)
     for stamp in stamps:
@@ -164,6 +177,8 @@ def test_the_demo_installs_the_package_alone_and_neither_command_installs_anythi
         folder = tmp_path / f"{target}{len(stamps)}"
         folder.mkdir()
         planned = plan(target, folder, *stamps)
+        assert planned.count("-r requirements-envpool.lock") == planned.count("--no-deps -r requirements-envpool.lock")
+        assert ("requirements-envpool.lock" in planned) == (package in installs)
         for command in (package, more):
             assert bool(re.search(command, planned)) == (command in installs), (target, stamps, planned)
         assert planned.count("GB to download") == len(installs)  # a wait of minutes is announced

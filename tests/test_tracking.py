@@ -18,6 +18,7 @@ import phasegrad as pg
 from phasegrad.cli.main import main
 from phasegrad.errors import PhasegradWarning
 from phasegrad.runs.metrics import read_metrics
+from phasegrad.runs.sending import state_folder
 from phasegrad.runs.tracking import is_installed, known_id, remember_id
 
 FIELDS: dict[str, Any] = {"num_envs": 2, "num_steps": 16, "num_minibatches": 2, "epochs": 1, "eval_episodes": 2}
@@ -33,6 +34,12 @@ needs_mlflow = pytest.mark.skipif(
 
 def make(run: Path | None = None, **fields: Any) -> Any:
     return pg.PPO("CartPole-v1", run_dir=run, **FIELDS | fields)
+
+
+@pytest.fixture(autouse=True)
+def own_state(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which runs were begun here is noted in the user's own folder."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
 
 
 # Weights & Biases
@@ -116,7 +123,9 @@ def test_wandb_gets_every_iteration_the_result_and_the_same_run_again(tmp_path: 
         assert sent["time/sps"] == row["sps"]
         assert sent.get("train/eval_return_mean") == row.get("eval_return_mean")
     assert first["id"] == second["id"] == known_id(run, "wandb")
-    assert json.loads((run / "tracking.json").read_text()) == {"wandb": first["id"]}
+    kept_there = json.loads((run / "tracking.json").read_text())
+    assert kept_there.pop("token") in [noted.name for noted in state_folder().iterdir()]
+    assert kept_there == {"wandb": first["id"]}
     assert (first["name"], first["project"], first["tags"]) == ("mine", "phasegrad", ["ppo", "CartPole-v1"])
     assert (first["config"]["num_envs"], first["config"]["algorithm"]) == (2, "ppo")
     assert first["summary"]["result/status"] == "finished"
@@ -252,7 +261,7 @@ def test_a_store_that_cannot_be_reached_is_one_warning(tmp_path: Path, monkeypat
 def test_two_at_once_and_the_same_bits(tmp_path: Path, store: Any, offline: None) -> None:
     agent, plain = make(tmp_path / "run", track=["wandb", "mlflow", "tensorboard"]).learn(96), make().learn(96)
     assert agent.config.track == "wandb,mlflow,tensorboard"
-    assert set(json.loads((tmp_path / "run" / "tracking.json").read_text())) == {"wandb", "mlflow"}
+    assert set(json.loads((tmp_path / "run" / "tracking.json").read_text())) == {"wandb", "mlflow", "token"}
     assert all((mine == theirs).all() for mine, theirs in zip(agent.tensors().values(), plain.tensors().values()))
 
 

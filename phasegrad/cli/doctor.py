@@ -39,14 +39,15 @@ def examine() -> Iterator[Check]:
     yield Check("python", sys.version_info >= (3, 11), version, "install Python 3.11 or newer", False)
     yield _package("torch", "pip install torch", False)
     yield _package("gymnasium", "pip install gymnasium", False)
-    yield _package("envpool", "pip install envpool (without it gymnasium serves what it can)", True)
+    yield _try("envpool", _envpool, "pip install envpool (without it gymnasium serves what it can)", True)
+    yield _models()
     yield _try("procgen", _procgen, "", True)  # its errors say what to install
     yield _try("box2d", lambda: _make("LunarLander-v3"), 'pip install "phasegrad[box2d]"', True)
     yield _try("mujoco", lambda: _make("HalfCheetah-v5"), 'pip install "phasegrad[mujoco]"', True)
     yield _package("minigrid", 'pip install "phasegrad[minigrid]"', True)
     yield _package("tensorboard", "pip install tensorboard", False)
     yield _try("ffmpeg", _ffmpeg, "pip install imageio-ffmpeg, which brings one, for `phasegrad video`", True)
-    yield _package("onnxruntime", 'pip install "phasegrad[onnx]", for `phasegrad export`', True)
+    yield _try("onnxruntime", _onnxruntime, 'pip install "phasegrad[onnx]", for `phasegrad export`', True)
     yield _package("optuna", 'pip install "phasegrad[tune]", for `phasegrad tune`', True)
     yield _package("ray", 'pip install "phasegrad[cluster]", for `phasegrad study --cluster ray`', True)
     yield _package("wandb", 'pip install "phasegrad[track]", for `--track wandb`', True)
@@ -74,6 +75,28 @@ def _try(name: str, probe: Callable[[], str], fix: str, optional: bool) -> Check
         return Check(name, True, probe(), fix, optional)
     except Exception as error:  # whatever is wrong with a part, the others are still examined
         return Check(name, False, (str(error).splitlines() or [type(error).__name__])[0], fix, optional)
+
+
+def _envpool() -> str:
+    from phasegrad.envs import assets
+
+    assets.let_envpool_be_imported()
+    return str(importlib.import_module("envpool").__version__)
+
+
+def _onnxruntime() -> str:
+    from phasegrad.export.onnx import require
+
+    return str(require("onnxruntime").__version__)
+
+
+def _models() -> Check:
+    """What `make demo` leaves out of what envpool requires."""
+    from phasegrad.envs import assets
+
+    missing = assets.left_out()
+    found = "not all installed" if missing else "installed"
+    return Check("myosuite, playground", not missing, found, f"pip install {' '.join(missing)}", True)
 
 
 def _make(env_id: str) -> str:

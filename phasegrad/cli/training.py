@@ -44,7 +44,8 @@ def run_train(options: argparse.Namespace) -> int:
     with parallel.joined() as ranks:
         restarted = ranks.any(parallel.restarted())  # not every machine's torchrun counts another's restart
         if ranks.from_first(lambda: is_to_continue(restarted)):
-            return continue_run(path, None, options.quiet, allow_import=is_named(directory, fields))
+            settings = {"track": fields["track"]} if "track" in fields else {}
+            return continue_run(path, None, options.quiet, is_named(directory, fields), settings)
         agent = algorithm(run_dir=path, overwrite=options.overwrite, **fields)
         try:
             with shown(options.quiet):

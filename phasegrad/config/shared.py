@@ -140,7 +140,7 @@ class Config:
     )
     env_timeout: float = setting(
         0.0,
-        "seconds that a step or the close of a gymnasium environment may take before it is given up; 0 for no limit",
+        "seconds that making, a step or the close of a gymnasium environment may take before it is given up; 0 for no limit",
         low=0,
     )
     num_envs: int = setting(8, "N: environments stepped together", low=1, high=1 << 20)

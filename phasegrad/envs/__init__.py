@@ -92,7 +92,7 @@ def make(
     options: keyword arguments of the environment; Procgen: `distribution`, `num_levels`, `start_level`.
     evaluation: score as published: on Atari whole games and unclipped rewards. `source` may be a single environment,
         which is then the only one.
-    timeout: seconds that a step, reset or close of a gymnasium environment may take; envpool's C++ code cannot be
+    timeout: seconds that making, a step, reset or close of a gymnasium environment may take; envpool's C++ code cannot be
         interrupted.
     first: the number of the first of them among all environments of the run, by which sentences name them.
     """

@@ -13,7 +13,7 @@ from typing import Any
 
 import gymnasium as gym
 
-from phasegrad.envs import qt
+from phasegrad.envs import assets, qt
 from phasegrad.envs.options import (
     Keywords,
     envpool_options,
@@ -87,6 +87,9 @@ def resolve(
     packages = {} if backend == "gymnasium" else envpool_packages()
     name = env_id.removeprefix("ALE/")
     if name not in packages:
+        sentence = assets.without_tasks(name) if packages and name not in gym.registry else None
+        if sentence is not None:
+            raise EnvError(sentence)
         if backend == "envpool":
             _require_envpool(env_id)
             raise EnvError(
@@ -153,6 +156,7 @@ def _beyond_envpool(
 def envpool_packages() -> dict[str, str]:
     """Every id envpool knows with the package that holds it; empty where envpool cannot be imported."""
     qt.preload()  # importing envpool imports envpool.procgen, which remembers that it found no Qt
+    assets.let_envpool_be_imported()
     try:
         from envpool.registration import registry
 
@@ -171,6 +175,7 @@ def family_of(module: str) -> str:
 
 
 def _require_envpool(env_id: str) -> None:
+    assets.let_envpool_be_imported()
     try:
         importlib.import_module("envpool")
     except ImportError as error:

@@ -22,6 +22,7 @@ from phasegrad.envs.answers import as_number, checked_reset, require_env, reset_
 from phasegrad.envs.contract import Episode, Observation, Step, VectorEnv
 from phasegrad.envs.families import EnvSpec
 from phasegrad.envs.foreign import foreign_kind
+from phasegrad.envs.making import being_made
 from phasegrad.envs.needs import installing
 from phasegrad.envs.options import Keywords, gymnasium_takes, no_option, refused_option
 from phasegrad.envs.spaces import ACTION_MASK, Leaf, ObservationAdapter, fits_dtype, follow
@@ -259,7 +260,7 @@ class GymnasiumVectorEnv(VectorEnv):
             return None
         if self._factory is not None:
             close_each([self._envs[index].close], [self._names()[index]], self._timeout)
-            self._envs[index] = build_env(self._factory, self._first + index, seed)
+            self._envs[index] = build_limited(self._factory, self._first + index, seed, self._timeout)
             self._step_functions[index] = self._envs[index].step
         self._seeds[index] = seed
         return seed
@@ -338,8 +339,14 @@ class GymnasiumVectorEnv(VectorEnv):
 class GuardedEnv(gym.Wrapper):
     """An environment in a process of its own, which names itself in errors and sends observations that last."""
 
-    def __init__(self, factory: EnvFactory, index: int, seed: int) -> None:
-        super().__init__(build_env(factory, index, seed))
+    def __init__(
+        self, factory: EnvFactory, index: int, seed: int, timeout: float | None = None, parent: int = 0
+    ) -> None:
+        """In the process `parent`, where one is made for its spaces, `timeout` holds; the others are waited for there."""
+        made = (
+            build_limited(factory, index, seed, timeout) if os.getpid() == parent else build_env(factory, index, seed)
+        )
+        super().__init__(made)
         self._factory, self._index, self._seed, self._steps = factory, index, seed, 0
         self._finished = False
         self._adapter = ObservationAdapter(self.env.observation_space)
@@ -444,7 +451,7 @@ def build_env(factory: EnvFactory, index: int, seed: int) -> gym.Env:
     process = os.getpid()
     try:
         env = factory()
-    except PhasegradError:
+    except (PhasegradError, StepTimeout):
         raise
     except BaseException as error:
         if not is_fault(error):
@@ -461,12 +468,18 @@ def build_env(factory: EnvFactory, index: int, seed: int) -> gym.Env:
     return without_mission(require_env(env))
 
 
+def build_limited(factory: EnvFactory, index: int, seed: int, timeout: float | None) -> gym.Env:
+    """The same in the run's own process: given up after `timeout` seconds, or told of where there is no limit."""
+    with being_made(index, seed, timeout):
+        return build_env(factory, index, seed)
+
+
 def build_all(factory: EnvFactory, seeds: Sequence[int], timeout: float | None, first: int) -> list[gym.Env]:
     """An environment for each of `seeds`; where one cannot be made, those before it are closed."""
     made: list[gym.Env] = []
     try:
         for index, seed in enumerate(seeds):
-            made.append(build_env(factory, first + index, seed))
+            made.append(build_limited(factory, first + index, seed, timeout))
     except BaseException:
         names = [(first + index, seed) for index, seed in enumerate(seeds)]
         close_each([env.close for env in made], names[: len(made)], timeout)

@@ -12,10 +12,10 @@ from typing import Any
 
 import gymnasium as gym
 
-from phasegrad.envs import qt
+from phasegrad.envs import assets, qt
 from phasegrad.envs.families import envpool_packages, family_of, procgen_game, register_minigrid, resolve
 from phasegrad.envs.needs import missing_for
-from phasegrad.envs.refused import players_of, refusal, refusal_of_gymnasium
+from phasegrad.envs.refused import NOT_INSTALLED, players_of, refusal, refusal_of_gymnasium
 
 # Those without a family of their own in families.py, by envpool's package.
 _FINER = {
@@ -37,7 +37,6 @@ LISTED = (
     "classic", "box2d", "mujoco", "atari", "procgen", "minigrid", "toy_text", "dm_control", "metaworld", "myosuite",
     "playground", "robotics", "highway", "jumanji", "vizdoom", "gfootball", "pgx", "other",
 )  # fmt: skip
-NOT_INSTALLED = "needs a package"
 
 
 @dataclass(frozen=True)
@@ -76,6 +75,9 @@ def all_envs() -> list[Listed]:
             continue  # they are made by gymnasium, below, where minigrid is installed
         reason, sentence = refusal(env_id, package, players_of(env_id)) or ("", "")
         found[env_id] = Listed(env_id, family, "envpool", reason, sentence)
+    lacking = assets.without_tasks(assets.ANY_MYOSUITE)
+    if lacking is not None:
+        found[assets.ANY_MYOSUITE] = Listed(assets.ANY_MYOSUITE, "myosuite", "envpool", NOT_INSTALLED, lacking)
     for env_id, spec in gym.registry.items():
         if spec.entry_point is None or env_id in found:
             continue

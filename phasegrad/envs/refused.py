@@ -12,9 +12,11 @@ from typing import Any
 
 import gymnasium as gym
 
+from phasegrad.envs.assets import without_models
 from phasegrad.errors import EnvError
 
 SEVERAL_PLAYERS, NATIVE_CRASH, FILE_NEEDED, GONE = "several players", "ends the process", "needs a file", "gone"
+NOT_INSTALLED = "needs a package"
 _ONE_PLAYER = "only environments of one player can be trained on"
 _PLAYED_IN_TURN = "envpool.pgx"  # board games and card games, one of which a player plays alone
 # Games for several players who join over a network: envpool 1.2.5 plays them alone and dies of it.
@@ -40,7 +42,8 @@ def refusal(env_id: str, package: str, players: int = 1, options: Collection[str
     if missing:
         given = " ".join(f"--env.{name.replace('_', '-')} FILE" for name in _OF_A_FILE[env_id])
         return FILE_NEEDED, f"{env_id} plays a scenario of your own: give its files, {given}."
-    return None
+    lacking = without_models(env_id, package)
+    return None if lacking is None else (NOT_INSTALLED, lacking)
 
 
 def refusal_of_gymnasium(env_id: str) -> tuple[str, str] | None:

@@ -22,7 +22,7 @@ from phasegrad.envs.contract import Episode, Observation, Step, VectorEnv
 from phasegrad.envs.gymnasium_backend import (
     EnvFactory,
     GymnasiumVectorEnv,
-    build_env,
+    build_limited,
     checked_entry,
     stack_frames,
     without_mission,
@@ -84,13 +84,15 @@ def in_processes(
     first: int = 0,
 ) -> VectorEnv:
     """One process for each of `factories`."""
-    sample = build_env(factories[0], first, seeds[0])  # refuses here, in words, what a worker would only crash on
+    sample = build_limited(
+        factories[0], first, seeds[0], timeout
+    )  # refuses here, in words, what a worker would only crash on
     try:
         ObservationAdapter(sample.observation_space)
         ActionAdapter(sample.action_space)
     finally:
         close_each([sample.close], [(first, seeds[0])], timeout)
-    workers = Workers(factories, seeds, first)
+    workers = Workers(factories, seeds, first, timeout)
     try:
         return ProcessVectorEnv(workers, seeds, render, timeout, first)
     except BaseException:

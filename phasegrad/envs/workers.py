@@ -18,6 +18,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 from gymnasium.vector import async_vector_env as gymnasiums
 
 from phasegrad.envs.gymnasium_backend import EnvFactory, GuardedEnv
+from phasegrad.envs.making import MADE, first_words
 from phasegrad.envs.watching import (
     close_limit,
     describe_death,
@@ -40,12 +41,14 @@ _living: weakref.WeakSet[Workers] = weakref.WeakSet()
 class Workers(AsyncVectorEnv):
     """A process for each of `factories`, on its own of `seeds`; environment `first` of the run is the first of them."""
 
-    def __init__(self, factories: Sequence[EnvFactory], seeds: Sequence[int], first: int = 0) -> None:
-        self.seeds, self.first_env = list(seeds), first
+    def __init__(
+        self, factories: Sequence[EnvFactory], seeds: Sequence[int], first: int = 0, timeout: float | None = None
+    ) -> None:
+        self.seeds, self.first_env, self._timeout = list(seeds), first, timeout
         self._owner = os.getpid()
         _living.add(self)
         makers = [
-            partial(GuardedEnv, factory, first + index, seed)
+            partial(GuardedEnv, factory, first + index, seed, timeout, os.getpid())
             for index, (factory, seed) in enumerate(zip(factories, seeds, strict=True))
         ]
         work = partial(_work, 0 if is_forked_by_main_thread() else os.getpid())
@@ -62,6 +65,8 @@ class Workers(AsyncVectorEnv):
         """The first word of every worker: one that could not make its environment says so, or is dead."""
         level, gym.logger.min_level = gym.logger.min_level, gym.logger.ERROR + 1  # it would print tracebacks
         try:
+            names = [(self.first_env + index, seed) for index, seed in enumerate(self.seeds)]
+            first_words(self.parent_pipes, names, self._timeout)
             super()._check_spaces()
         except EnvError as error:
             raise EnvError(str(error)) from error
@@ -158,8 +163,10 @@ def _work(
     except BaseException as error:  # an environment may raise SystemExit
         failed = error if isinstance(error, EnvError) else EnvError(words_of(error))
         parent_pipe.close()
+        pipe.send(MADE)
         errors.put((index, EnvError, EnvError(str(failed)), ""))
         pipe.recv()
         pipe.send((None, False))
         return
+    pipe.send(MADE)
     gymnasiums._async_worker(index, lambda: env, pipe, parent_pipe, shared, errors, *rest)

@@ -13,6 +13,8 @@ import importlib
 import io
 import json
 import logging
+import os
+import tempfile
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -225,6 +227,7 @@ def export_onnx(
         raise RunError(f"{path} exists and is no .onnx file: name another file, or move it away.")
     if agent.agent.model.stacking is not None:
         raise RunError("An agent with a frame_stack cannot be exported yet: train with memory, or without frame_stack.")
+    _require_temporary_folder()
     onnx, onnxruntime = require("onnx"), require("onnxruntime")
     require("onnxscript")
     player = agent.agent
@@ -284,10 +287,24 @@ def provenance(trainer: Trainer) -> dict[str, str]:
 
 def require(name: str) -> Any:
     """A package of the onnx extra."""
+    os.environ.setdefault(
+        "ORT_DISABLE_TELEMETRY", "1"
+    )  # onnxruntime would keep a number for this machine, and print where it cannot
     try:
         return importlib.import_module(name)
     except ImportError as error:
         raise RunError(f'Exporting needs {name} ({error}): pip install "phasegrad[onnx]".') from None
+
+
+def _require_temporary_folder() -> None:
+    """torch's exporter takes one for granted, and stumbles over something else where there is none."""
+    try:
+        tempfile.gettempdir()
+    except OSError as error:
+        raise RunError(
+            f"Exporting needs a temporary folder, and none can be written ({error.strerror}): make room, or set TMPDIR to "
+            "another."
+        ) from None
 
 
 def _traced(agent: Agent, policy: ExportedPolicy, samples: Samples) -> Any:

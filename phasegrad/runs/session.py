@@ -7,6 +7,7 @@ import time
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from phasegrad.errors import (
 )
 from phasegrad.machine.descriptors import hold_standard
 from phasegrad.machine.memory import peak_bytes
+from phasegrad.runs import sending
 from phasegrad.runs.carried import take_up_carried
 from phasegrad.runs.changing import ChangesFile, change_from_json
 from phasegrad.runs.console import make_display
@@ -232,7 +234,7 @@ class Session:
         rows = read_metrics(self.directory.metrics_path)
         self.tensorboard = TensorBoard(self.directory.path / TENSORBOARD, rows)
         cleanup.callback(self.tensorboard.close)
-        for name in trackers_in(config.track):
+        for name in self._trackers(self.directory.path):
             about = {"algorithm": trainer.name, **config.to_json()}
             self.loggers.track(name, starter(name, self.directory.path, about))
         cleanup.callback(self.loggers.close)  # while the directory is this run's
@@ -241,6 +243,16 @@ class Session:
         trainer.run.on_change = changes.add
         cleanup.callback(setattr, trainer.run, "on_change", None)
         return [[each.to_json() for each in planned], list(evaluations_of(rows))]
+
+    def _trackers(self, folder: Path) -> list[str]:
+        """Those that the run sends to: all that its settings name, or none where a stranger's file names them."""
+        wanted = trackers_in(self.trainer.config.track)
+        if wanted and not self.trainer.run.may_send and not sending.is_known(folder):
+            sending.warn_of_silence(folder, ",".join(wanted))
+            return []
+        if wanted:
+            sending.remember(folder)
+        return wanted
 
     def _known_metrics(self) -> int:
         """The bytes of metrics.jsonl that the run goes on after; says so where they are not what it had written."""

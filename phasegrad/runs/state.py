@@ -90,6 +90,7 @@ class RunState:
     run_dir: Path | None = None  # as it was given
     place: Path | None = field(default=None, init=False)  # the same, wherever an environment changes directory to
     overwrite: bool = False  # whether a run there, or what it holds beyond this one's step, may be replaced
+    may_send: bool = True  # to the trackers that its settings name; a run from a file asks first
     takes_over: bool = False  # whether the run in the run directory is this one, to go on with
     stands_on: tuple[int, str | None] | None = None  # step and checksum of the checkpoint it comes from
     passed_over: list[str] = field(default_factory=list)  # checkpoints that were found damaged when it was loaded

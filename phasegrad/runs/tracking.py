@@ -23,6 +23,7 @@ from phasegrad.runs.metrics import tag
 ID_FILE = "tracking.json"  # by which a resumed run goes on in the same runs of the trackers
 OLD_ID_FILE = "wandb-id.txt"  # of earlier versions
 PACKAGES = {"wandb": ("wandb",), "mlflow": ("mlflow", "sqlalchemy", "alembic")}  # mlflow's local store needs the two
+TOKEN = "token"  # there too: by which the user who began it is known (sending.py)
 AN_ID = re.compile(r"[A-Za-z0-9_-]{4,64}")
 
 
@@ -73,7 +74,7 @@ def known_id(folder: Path, name: str) -> str | None:
 
 def remember_id(folder: Path, name: str, made: str) -> None:
     found = read_json_object(folder / ID_FILE)
-    others = {each: found[each] for each in PACKAGES if each in found and each != name}
+    others = {each: found[each] for each in (*PACKAGES, TOKEN) if each in found and each != name}
     write_json(folder / ID_FILE, {**others, name: made})
 
 

@@ -21,6 +21,7 @@ from phasegrad.runs.contents import LEVELS
 from phasegrad.runs.directory import RunDirectory
 from phasegrad.runs.files import read_json_object
 from phasegrad.runs.reading import CONFIG, RESULT
+from phasegrad.runs.tracking import trackers_in
 from phasegrad.studies.checking import folder_name
 from phasegrad.studies.definition import MOST_RUNS, SET_BY_THE_STUDY, Environment, Study, Variant
 from phasegrad.studies.standing import RunPlace, Standing, recorded_evaluations
@@ -62,7 +63,17 @@ class PlannedRun:
         return [*command, f"--run-dir={self.folder}"]
 
     def resume_command(self) -> list[str]:
-        return [sys.executable, "-P", "-m", "phasegrad", "resume", str(self.folder), "--quiet", *self._imports()]
+        return [
+            sys.executable,
+            "-P",
+            "-m",
+            "phasegrad",
+            "resume",
+            str(self.folder),
+            "--quiet",
+            *self._imports(),
+            *self._tracking(),
+        ]
 
     def eval_command(self, levels: str) -> list[str]:
         command = [
@@ -81,6 +92,11 @@ class PlannedRun:
         env, config = self.environment.env, self.config
         asks = ":" in env or envs.beyond_files(env, config.env_options, config.backend)
         return ["--allow-import"] if asks else []
+
+    def _tracking(self) -> list[str]:
+        """The user's word, given with the study, that its runs may send: this may be another machine than one was begun on."""
+        track = self.config.track
+        return [f"--set=track={track}"] if trackers_in(track) else []
 
     def state(self) -> str:
         """new, unfinished, unscored or finished; a directory that holds another run is refused."""

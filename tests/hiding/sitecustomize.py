@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +30,11 @@ def load_unless_hidden(self: ctypes.CDLL, name: Any = None, *arguments: Any, **o
     load(self, name, *arguments, **options)
 
 
-class Hider(MetaPathFinder):
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
-        if name in HIDDEN:
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+class Hider(PathFinder):
+    @classmethod
+    def find_spec(cls, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        return None if name in HIDDEN else PathFinder.find_spec(name, path, target)
 
 
 ctypes.CDLL.__init__ = load_unless_hidden  # type: ignore[method-assign]
-sys.meta_path.insert(0, Hider())
+sys.meta_path[sys.meta_path.index(PathFinder)] = Hider
