@@ -21,6 +21,7 @@ from phasegrad.machine.paths import as_path
 from phasegrad.outside import is_outside
 from phasegrad.runs.continuing import changed_settings
 from phasegrad.runs.files import read_json_object, reading
+from phasegrad.runs.hub import is_address, parse_address, parse_repository
 from phasegrad.runs.tracking import require_packages
 from phasegrad.tune.search_spaces import SPACES
 
@@ -120,11 +121,19 @@ def check_agent(options: argparse.Namespace) -> None:
     if getattr(options, "fps", None) is not None:
         coerced("fps", options.fps, float, 0)
     chosen_checkpoint(options.checkpoint)
+    if is_address(options.dir):
+        parse_address(options.dir)
+        return
     path = as_path(options.dir)
     with reading(path):
         is_there = path.exists()
     if not is_there:
         raise RunError(f"{path} does not exist: DIR is a run directory or a saved agent.")
+
+
+def check_push(options: argparse.Namespace) -> None:
+    parse_repository(options.repository)
+    check_agent(options)
 
 
 def check_resume(options: argparse.Namespace) -> None:
@@ -172,4 +181,7 @@ CHECKS: dict[str, Callable[[argparse.Namespace], None]] = {
     "eval": check_agent,
     "video": check_agent,
     "export": check_agent,
+    "play": check_agent,
+    "save": check_agent,
+    "push": check_push,
 }

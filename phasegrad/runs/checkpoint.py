@@ -27,6 +27,7 @@ from phasegrad.data.legs import can_be_taken, stored_dtype
 from phasegrad.data.storage import stored_dtype as observation_dtype
 from phasegrad.envs.spaces import flatten, same_form
 from phasegrad.errors import DamagedError, RunError
+from phasegrad.runs.card import Card, card_record
 from phasegrad.runs.changing import change_from_json
 from phasegrad.runs.contract import Trainer
 from phasegrad.runs.files import checked_header, read_json, read_limited, replace_synced, write_synced, writing
@@ -53,20 +54,29 @@ DTYPES = {
 def write_checkpoint(
     path: Path,
     trainer: Trainer,
-    legs: Mapping[str, Any],
+    legs: Mapping[str, Any] | None,
     extra: Mapping[str, Any] | None = None,
     pieces: Pieces | None = None,
+    card: Card | None = None,
 ) -> None:
     """The agent's whole state as the folder `path`: under a temporary name first, synced, then renamed.
 
     In a folder that exists it takes the place of the save there, in one step; other files in it are left alone.
-    `legs` is what brings fresh environments to where the agent's are, as `saved_legs` gives it; `pieces` are carried
-    data that the folder itself is to hold.
+    `legs` is what brings fresh environments to where the agent's are, as `saved_legs` gives it; without it the agent alone
+    is written, to be used and not trained on exactly. `pieces` are carried data that the folder itself is to hold.
     """
-    files = {TENSORS: as_bytes(trainer.tensors()), LEG: as_bytes(legs["tensors"])}
+    files = {TENSORS: as_bytes(trainer.tensors() if legs is not None else without_optimizers(trainer))}
     state = {**state_of(trainer), "extra": dict(extra or {})}
-    state["leg"] = {**legs["state"], "sha256": hashlib.sha256(files[LEG]).hexdigest()}
+    if legs is not None:
+        files[LEG] = as_bytes(legs["tensors"])
+        state["leg"] = {**legs["state"], "sha256": hashlib.sha256(files[LEG]).hexdigest()}
+    else:
+        state["agent_only"] = True
     state["sha256"] = hashlib.sha256(files[TENSORS]).hexdigest()
+    if card is not None:
+        files |= card.files
+        sums = {name: hashlib.sha256(payload).hexdigest() for name, payload in card.files.items()}
+        state["card"] = {**card.record, "files": sums}
     with writing(path):
         inside = is_save_place(path)
     with writing(path), replacing(path) if inside else appearing(path) as folder:
@@ -79,6 +89,11 @@ def write_checkpoint(
             else:
                 write_synced(folder / name, payload)
         (replace_synced if inside else write_synced)(folder / STATE, json.dumps(state).encode())
+
+
+def without_optimizers(trainer: Trainer) -> dict[str, Tensor]:
+    """The tensors of an agent that is saved to be used, and not to be trained on exactly."""
+    return {name: tensor for name, tensor in trainer.tensors().items() if not name.startswith("optimizer.")}
 
 
 def as_bytes(tensors: Mapping[str, Tensor]) -> bytes:
@@ -179,7 +194,7 @@ def require_fit(file: Path, found: Header, wanted: Mapping[str, Tensor], prefix:
 
 def restore(trainer: Trainer, path: Path, state: Mapping[str, Any]) -> None:
     """Fill `trainer` with a checkpoint's tensors and counters; refuses what does not fit it, before anything is changed."""
-    mine = trainer.tensors()
+    mine = without_optimizers(trainer) if state.get("agent_only") is True else trainer.tensors()
     most = sum(tensor.numel() * tensor.element_size() for tensor in mine.values()) + ROOM_FOR_HEADER
     file = current(path / TENSORS, state.get("sha256"))
     payload = read_limited(file, most)
@@ -187,6 +202,7 @@ def restore(trainer: Trainer, path: Path, state: Mapping[str, Any]) -> None:
         raise DamagedError(f"{file} is damaged: its checksum does not match.")
     require_fit(file, checked_header(file, payload), mine)
     fill(trainer, _tensors(file, payload), state, path / STATE)
+    trainer.run.card = card_record(state.get("card"))
     leg = state.get("leg")
     if leg is not None:
         file = current(path / LEG, leg.get("sha256"))
@@ -230,7 +246,8 @@ def fill(trainer: Trainer, tensors: Mapping[str, Tensor], state: Mapping[str, An
     if scalars.keys() != trainer.scalars.keys():
         raise DamagedError(f"{file} is damaged: its scalars are not those of {trainer.name}.")
     for name, tensor in trainer.tensors().items():
-        tensor.copy_(tensors[name])
+        if name in tensors:  # of an agent saved to be used alone the optimisers are not
+            tensor.copy_(tensors[name])
     for name, value in (counts | recent).items():
         setattr(progress, name, value)
     longest = max([0, *(int(length) for length in recent["recent_lengths"])])  # all that format 1 knows
