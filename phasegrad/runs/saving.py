@@ -15,9 +15,9 @@ from phasegrad.runs.carried import carried_pieces, take_up_carried, whole_pieces
 from phasegrad.runs.checkpoint import saved_legs, write_checkpoint
 from phasegrad.runs.contract import Trainer
 from phasegrad.runs.evaluation import run_evaluation
-from phasegrad.runs.files import MOST_JSON_BYTES, read_json_object
+from phasegrad.runs.files import MOST_JSON_BYTES, read_json_object, writing
 from phasegrad.runs.pieces import Pieces
-from phasegrad.runs.replacing import STATE, card_places, remove_old_card, require_place
+from phasegrad.runs.replacing import STATE, card_places, is_save_place, remove_old_card, require_place, settle
 
 
 def save(trainer: Trainer, path: Path, *, training: bool = True, episodes: int | None = None) -> None:
@@ -57,6 +57,9 @@ def _write(
 ) -> None:
     card = card_of(trainer, found)
     if not is_archive(path):
+        with writing(path):
+            if is_save_place(path):
+                settle(path)  # a kill may have left the card of the save that is there under its first name
         before = read_json_object(path / STATE, MOST_JSON_BYTES)
         write_checkpoint(path, trainer, legs, pieces=pieces, card=_where_free(card, path))
         remove_old_card(path, before)
