@@ -24,7 +24,7 @@ from phasegrad.machine.memory import available_bytes
 from phasegrad.machine.paths import as_path
 from phasegrad.models import build_model
 from phasegrad.runs.carried import carried_by, carried_limit, take_up_carried
-from phasegrad.runs.checkpoint import measured, read_state, require_fit, restore, saved_spaces, whole
+from phasegrad.runs.checkpoint import measured, newer_than_this, read_state, require_fit, restore, saved_spaces, whole
 from phasegrad.runs.continuing import FREE_FIELDS, changed_settings
 from phasegrad.runs.directory import RunDirectory
 from phasegrad.runs.files import checked_header, reading, require_checksum
@@ -244,7 +244,7 @@ def _build(folder: Path, state: dict[str, Any], given: Given) -> Algorithm:
     if given.device is not None:
         fields["device"] = given.device
     fields |= functions_for(folder, fields, state.get("changes", []), given.schedules)
-    config = _config(folder, algorithm.config_class, fields)
+    config = _config(folder, algorithm.config_class, fields, newer_than_this(state))
     require_same_functions(folder, config, state.get("schedules", {}))
     spaces = saved_spaces(state)
     file = current(folder / TENSORS, state.get("sha256"))
@@ -266,7 +266,8 @@ def _build(folder: Path, state: dict[str, Any], given: Given) -> Algorithm:
     restore(agent, folder, state)
     if agent.progress.step:
         agent.config.freeze()
-    _compare_versions(folder, state)
+    if not state.get("agent_only"):  # of which nobody expects the same bits
+        _compare_versions(folder, state)
     extra, file = state.get("extra", {}), folder / STATE
     agent.run.metrics_bytes = whole(extra, "metrics_bytes", file, 0)
     agent.run.seconds_before = measured(extra, "seconds", file)
@@ -324,10 +325,12 @@ def require_known(name: Any, where: Path) -> None:
         )
 
 
-def _config(where: Path, config_class: type[Config], fields: dict[str, Any]) -> Config:
+def _config(where: Path, config_class: type[Config], fields: dict[str, Any], newer: str = "") -> Config:
     try:
         return make_config(config_class, {**OLDER, **fields})
     except ConfigError as error:
+        if newer:
+            raise RunError(f"{where} was saved by {newer}: update phasegrad to load it ({error})") from None
         raise RunError(f"The config in {where} is not valid: {error}") from None
 
 

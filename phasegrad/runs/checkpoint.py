@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -38,7 +39,7 @@ from phasegrad.runs.spaces import space_from_json, space_to_json
 from phasegrad.runs.state import EvaluationRecord
 from phasegrad.schedules import Schedule
 from phasegrad.tree import named_leaves
-from phasegrad.versions import versions
+from phasegrad.versions import __version__, versions
 
 FORMAT = 2
 MOST = 1 << 53  # of anything that is counted: all up to it are numbers of every program that reads the files
@@ -173,10 +174,23 @@ def read_state(path: Path) -> dict[str, Any]:
         raise RunError(f"{path} is not a checkpoint or saved agent: it has no {STATE}.") from None
     if not isinstance(state, dict) or state.get("format") not in FORMATS_READ:
         found = state.get("format") if isinstance(state, dict) else state
+        newer = newer_than_this(state) if isinstance(state, dict) else ""
+        way_out = f" It is of {newer}: update phasegrad to load it." if newer else ""
         raise RunError(
-            f"{path} was written by another version of phasegrad (format {str(found)[:20]}): this one reads formats {' and '.join(map(str, FORMATS_READ))}."
+            f"{path} was written by another version of phasegrad (format {str(found)[:20]}): this one reads formats {' and '.join(map(str, FORMATS_READ))}.{way_out}"
         )
     return state
+
+
+def newer_than_this(state: Mapping[str, Any]) -> str:
+    """'phasegrad 9.1' where a save was written by a later version than this one, '' otherwise."""
+    saved = state.get("versions")
+    version = str(saved.get("phasegrad")) if isinstance(saved, dict) else ""
+
+    def numbers(text: str) -> list[int]:
+        return [int(part) for part in re.findall(r"[0-9]{1,9}", text)[:3]]
+
+    return f"phasegrad {version[:20]}, and this is {__version__}" if numbers(version) > numbers(__version__) else ""
 
 
 def require_fit(file: Path, found: Header, wanted: Mapping[str, Tensor], prefix: str = "") -> None:
