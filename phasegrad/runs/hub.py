@@ -121,7 +121,7 @@ def push(files: Mapping[str, Path], repo: str, *, public: bool, message: str) ->
             "phasegrad push needs a token of the Hugging Face Hub that may write: run `hf auth login`, or set HF_TOKEN."
         )
     api = _api(hub)
-    info = asked(address, lambda: _existing(hub, api, repo))
+    info = asked(address, lambda: _existing(api, repo))
     if info is not None:
         _require_agents_place(address, info)
     created = info is None
@@ -177,11 +177,13 @@ def asked(address: Address, question: Callable[[], T]) -> T:
         raise
 
 
-def _existing(hub: Any, api: Any, repo: str) -> Any:
+def _existing(api: Any, repo: str) -> Any:
     """What the Hub knows of a repository; None where there is none."""
+    from huggingface_hub import errors
+
     try:
         return api.model_info(repo, timeout=SECONDS)
-    except hub.errors.RepositoryNotFoundError:
+    except errors.RepositoryNotFoundError:
         return None
 
 
