@@ -438,9 +438,10 @@ def test_save_and_the_verbs_that_take_an_agent(
     assert main(["play", "nowhere"]) == 2
     assert main(["save", str(trained)]) == 2
     assert main(["video", "agent.zip", "--checkpoints", "first,last"]) == 2
-    for verb in ("report", "plot", "watch"):
-        assert main([verb, "folder"]) == 2
-        assert "Traceback" not in capsys.readouterr().err
+    for verb in ("report", "plot", "resume"):
+        for name in ("folder", "agent.zip"):
+            assert main([verb, name]) == 2
+            assert "is a saved agent, which has a card and no metrics" in capsys.readouterr().err
 
 
 def test_play_opens_a_window_where_there_is_a_display(

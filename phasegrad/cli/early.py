@@ -25,7 +25,7 @@ from phasegrad.runs.hub import is_address, parse_address, parse_repository
 from phasegrad.runs.tracking import require_packages
 from phasegrad.tune.search_spaces import SPACES
 
-CONFIG = "config.json"
+CONFIG, STATE = "config.json", "state.json"
 LAUNCHERS = ("RANK", "WORLD_SIZE")  # of the environment, where torchrun has started this process
 
 
@@ -158,6 +158,7 @@ def check_plot(options: argparse.Namespace) -> None:
 
 def check_report(options: argparse.Namespace) -> None:
     for path in map(as_path, options.dir):
+        require_no_save(path)
         if not path.is_dir():
             raise RunError(f"{path} is not a directory: give run directories, or a folder that holds some.")
 
@@ -167,7 +168,17 @@ def require_run(folder: str) -> None:
     with reading(path / CONFIG):
         is_run = os.path.lexists(path / CONFIG)
     if not is_run:
+        require_no_save(path)
         raise RunError(f"{path} is not a run directory: it has no {CONFIG}.")
+
+
+def require_no_save(path: Path) -> None:
+    """Of the verbs that show or continue a training: refuse an agent that was saved apart from it."""
+    packed = path.suffix.lower() == ".zip" and path.is_file()
+    if packed or ((path / STATE).is_file() and not (path / CONFIG).is_file()):
+        raise RunError(
+            f"{path} is a saved agent, which has a card and no metrics: name the run directory that it came from."
+        )
 
 
 CHECKS: dict[str, Callable[[argparse.Namespace], None]] = {
