@@ -256,7 +256,7 @@ def test_a_machine_without_a_gpu_has_no_fault(tmp_path: Path, monkeypatch: pytes
         (["eval", "nowhere", "--episodes", "0"], "episodes must be at least 1"),
         (["envs", "procgn"], "Unknown family 'procgn': did you mean procgen?"),
         (["presets", "atri"], "Unknown preset 'atri': did you mean atari?"),
-        (["fly"], "Unknown command 'fly': `phasegrad --help` lists the commands."),
+        (["zigzag"], "Unknown command 'zigzag': `phasegrad --help` lists the commands."),
     ],
 )
 def test_mistakes_get_one_sentence_and_exit_code_2(

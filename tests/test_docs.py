@@ -92,12 +92,15 @@ def test_the_snippets_of_a_page_run_one_after_another(
         "warm_starts.md",
         "actions.md",
         "environments.md",
+        "sharing.md",
     ],
 )
 def test_the_commands_of_a_page_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(ROOT / "examples")  # for environments that they register
     commands = [line for block in blocks("bash", ROOT / "docs" / name) for line in block.splitlines()]
+    if any("agents/" in command for command in commands):  # those that ship
+        (tmp_path / "agents").symlink_to(ROOT / "agents")
     if any("runs/lander" in command for command in commands):  # the run that the pages take for granted
         small = ["--num-envs", "2", "--num-steps", "16", "--num-minibatches", "2", "--total-steps", "512"]
         small += ["--checkpoint-every", "256"]  # two of them, to be shown side by side

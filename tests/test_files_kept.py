@@ -65,7 +65,7 @@ def test_a_save_leaves_other_files_in_its_folder(tmp_path: Path) -> None:
         agent.save(models)
         assert {name: content for name, content in tree(models).items() if name in before} == before
         assert torch.equal(pg.load(models).flat.data, agent.flat.data)
-    assert set(tree(models)) - set(before) - {"leg.safetensors"} == {"state.json", "state.safetensors"}
+    assert set(tree(models)) - set(before) - {"leg.safetensors"} == {"README.md", "state.json", "state.safetensors"}
     agent.close()
 
 

@@ -244,7 +244,7 @@ CHEAP = [
     (["train", "ppo", "--env", "CartPole-v1", "--run-dir", "taken"], "Run directory taken already holds files"),
     (["train", "ppo", "--env", "CartPol-v1"], "Unknown environment 'CartPol-v1'. Did you mean CartPole-v1"),
     (["trian"], "Unknown command 'trian': did you mean train?"),
-    (["fly"], "Unknown command 'fly': `phasegrad --help` lists the commands."),
+    (["zigzag"], "Unknown command 'zigzag': `phasegrad --help` lists the commands."),
     (["tune", "pgp", "--env", "CartPole-v1"], "a search space for ppo and ppg, not 'pgp'"),
     (["tune", "trpo", "--env", "CartPole-v1"], "a search space for ppo and ppg, not 'trpo'."),
     (["tune", "ppo"], "--env is missing"),

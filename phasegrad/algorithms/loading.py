@@ -23,11 +23,12 @@ from phasegrad.errors import ConfigError, DamagedError, PhasegradError, Phasegra
 from phasegrad.machine.memory import available_bytes
 from phasegrad.machine.paths import as_path
 from phasegrad.models import build_model
-from phasegrad.runs.carried import carried_by, carried_limit
-from phasegrad.runs.checkpoint import measured, read_state, require_fit, restore, saved_spaces, whole
+from phasegrad.runs.carried import carried_by, carried_limit, take_up_carried
+from phasegrad.runs.checkpoint import measured, newer_than_this, read_state, require_fit, restore, saved_spaces, whole
 from phasegrad.runs.continuing import FREE_FIELDS, changed_settings
 from phasegrad.runs.directory import RunDirectory
 from phasegrad.runs.files import checked_header, reading, require_checksum
+from phasegrad.runs.opening import is_packed, opened
 from phasegrad.runs.reading import CONFIG
 from phasegrad.runs.replacing import STATE, TENSORS, current
 from phasegrad.schedules import CUSTOM, POINTS, FunctionSchedule, LostFunction, Scheduled
@@ -61,7 +62,7 @@ def load(
     overwrite: bool = False,
     **settings: Any,
 ) -> Algorithm:
-    """The agent saved at `path`: a folder of `agent.save`, a checkpoint, or a run directory.
+    """The agent saved at `path`: a folder or .zip of `agent.save`, a checkpoint, a run directory, or hf://USER/NAME.
 
     `env` and `encoder` are needed again where they were given in Python, and to train on so are the functions that
     settings follow: `schedules` has them by name. Where the agent was trained in an environment known by its id, another
@@ -76,13 +77,19 @@ def load(
     `settings` hold from here on: those that `agent.change` changes, total_steps, and what leaves no trace in what is
     learnt, such as torch_threads or checkpoint_every. Any other is refused, with the reason.
     """
-    path, given = as_path(path), Given(env, encoder, device, dict(schedules or {}))
+    given = Given(env, encoder, device, dict(schedules or {}))
+    packed = is_packed(path)
+    if packed:
+        agent = _from_packed(path, given)
+    path = as_path(path)
     with reading(path):
-        is_there = path.exists()
+        is_there = packed or path.exists()
         is_save = os.path.lexists(path / STATE) or not os.path.lexists(path / CONFIG)
     if not is_there:
         raise RunError(f"{path} does not exist.")
-    if is_save:
+    if packed:
+        pass
+    elif is_save:
         agent = _from_checkpoint(path, given)
     else:
         agent = _from_run(RunDirectory(path), given, checkpoint)
@@ -141,6 +148,15 @@ def restart(path: str | Path, *, allow_import: bool = False, device: str | None 
     agent.run.takes_over, agent.run.may_send = True, allow_import
     agent.config.freeze()  # the run had begun: what changes from now on is a change
     return agent
+
+
+def _from_packed(path: Any, given: Given) -> Algorithm:
+    """The agent of a .zip, or on the Hub. What is otherwise read when training goes on is read now: it will be gone."""
+    with opened(path) as folder:
+        agent = _from_checkpoint(folder, given)
+        take_up_carried(agent)
+        agent.config.settle(track="none")  # whom its training told of it is not whom this one's is to tell
+        return agent
 
 
 def _from_run(run: RunDirectory, given: Given, step: int | str | None) -> Algorithm:
@@ -231,7 +247,7 @@ def _build(folder: Path, state: dict[str, Any], given: Given) -> Algorithm:
     if given.device is not None:
         fields["device"] = given.device
     fields |= functions_for(folder, fields, state.get("changes", []), given.schedules)
-    config = _config(folder, algorithm.config_class, fields)
+    config = _config(folder, algorithm.config_class, fields, newer_than_this(state))
     require_same_functions(folder, config, state.get("schedules", {}))
     spaces = saved_spaces(state)
     file = current(folder / TENSORS, state.get("sha256"))
@@ -253,7 +269,8 @@ def _build(folder: Path, state: dict[str, Any], given: Given) -> Algorithm:
     restore(agent, folder, state)
     if agent.progress.step:
         agent.config.freeze()
-    _compare_versions(folder, state)
+    if not state.get("agent_only"):  # of which nobody expects the same bits
+        _compare_versions(folder, state)
     extra, file = state.get("extra", {}), folder / STATE
     agent.run.metrics_bytes = whole(extra, "metrics_bytes", file, 0)
     agent.run.seconds_before = measured(extra, "seconds", file)
@@ -311,10 +328,12 @@ def require_known(name: Any, where: Path) -> None:
         )
 
 
-def _config(where: Path, config_class: type[Config], fields: dict[str, Any]) -> Config:
+def _config(where: Path, config_class: type[Config], fields: dict[str, Any], newer: str = "") -> Config:
     try:
         return make_config(config_class, {**OLDER, **fields})
     except ConfigError as error:
+        if newer:
+            raise RunError(f"{where} was saved by {newer}: update phasegrad to load it ({error})") from None
         raise RunError(f"The config in {where} is not valid: {error}") from None
 
 

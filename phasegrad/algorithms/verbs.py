@@ -172,12 +172,15 @@ class Verbs:
         """Film evaluation episodes as an mp4; `options` are those of `phasegrad.record_video`."""
         return record_video(cast(Trainer, self), path, **options)
 
-    def save(self, path: str | Path) -> None:
-        """Write the agent, and all that continuing its training needs, to a folder that `phasegrad.load` reads.
+    def save(self, path: str | Path, *, training: bool = True, episodes: int | None = None) -> None:
+        """Write the agent with its card to a folder, or where `path` ends with .zip to one file, for `phasegrad.load`.
 
-        A save that is there is replaced, and stays until the new one is on the disk; any other file is left alone.
+        It has all that continuing its training needs, unless `training` is off: then it is the agent alone, small enough
+        to be mailed, whose training would begin with fresh optimisers. `episodes` are played greedily first, for the score
+        on its card. A save that is there is replaced, and stays until the new one is on the disk; any other file is left
+        alone.
         """
-        saving.save(cast(Trainer, self), as_path(path))
+        saving.save(cast(Trainer, self), as_path(path), training=training, episodes=episodes)
 
     def close(self) -> None:
         """Free the environments; learning again makes new ones."""

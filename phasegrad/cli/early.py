@@ -21,10 +21,11 @@ from phasegrad.machine.paths import as_path
 from phasegrad.outside import is_outside
 from phasegrad.runs.continuing import changed_settings
 from phasegrad.runs.files import read_json_object, reading
+from phasegrad.runs.hub import is_address, parse_address, parse_repository
 from phasegrad.runs.tracking import require_packages
 from phasegrad.tune.search_spaces import SPACES
 
-CONFIG = "config.json"
+CONFIG, STATE = "config.json", "state.json"
 LAUNCHERS = ("RANK", "WORLD_SIZE")  # of the environment, where torchrun has started this process
 
 
@@ -120,11 +121,19 @@ def check_agent(options: argparse.Namespace) -> None:
     if getattr(options, "fps", None) is not None:
         coerced("fps", options.fps, float, 0)
     chosen_checkpoint(options.checkpoint)
+    if is_address(options.dir):
+        parse_address(options.dir)
+        return
     path = as_path(options.dir)
     with reading(path):
         is_there = path.exists()
     if not is_there:
         raise RunError(f"{path} does not exist: DIR is a run directory or a saved agent.")
+
+
+def check_push(options: argparse.Namespace) -> None:
+    parse_repository(options.repository)
+    check_agent(options)
 
 
 def check_resume(options: argparse.Namespace) -> None:
@@ -149,6 +158,7 @@ def check_plot(options: argparse.Namespace) -> None:
 
 def check_report(options: argparse.Namespace) -> None:
     for path in map(as_path, options.dir):
+        require_no_save(path)
         if not path.is_dir():
             raise RunError(f"{path} is not a directory: give run directories, or a folder that holds some.")
 
@@ -158,7 +168,17 @@ def require_run(folder: str) -> None:
     with reading(path / CONFIG):
         is_run = os.path.lexists(path / CONFIG)
     if not is_run:
+        require_no_save(path)
         raise RunError(f"{path} is not a run directory: it has no {CONFIG}.")
+
+
+def require_no_save(path: Path) -> None:
+    """Of the verbs that show or continue a training: refuse an agent that was saved apart from it."""
+    packed = path.suffix.lower() == ".zip" and path.is_file()
+    if packed or ((path / STATE).is_file() and not (path / CONFIG).is_file()):
+        raise RunError(
+            f"{path} is a saved agent, which has a card and no metrics: name the run directory that it came from."
+        )
 
 
 CHECKS: dict[str, Callable[[argparse.Namespace], None]] = {
@@ -172,4 +192,7 @@ CHECKS: dict[str, Callable[[argparse.Namespace], None]] = {
     "eval": check_agent,
     "video": check_agent,
     "export": check_agent,
+    "play": check_agent,
+    "save": check_agent,
+    "push": check_push,
 }

@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from phasegrad.cli import cloning, looking, playing, training
+from phasegrad.cli import cloning, looking, playing, sharing, training
 from phasegrad.cli.early import find_mistakes
 from phasegrad.cli.leaving import leave_without
 from phasegrad.cli.messages import fresh_line, say
@@ -35,7 +35,10 @@ VERBS: dict[str, Callable[[argparse.Namespace], int]] = {
     "eval": playing.run_eval,
     "plot": looking.run_plot,
     "video": playing.run_video,
+    "play": sharing.run_play,
     "export": playing.run_export,
+    "save": sharing.run_save,
+    "push": sharing.run_push,
     "tune": training.run_tune,
     "study": training.run_study,
     "report": looking.run_report,

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
+from pathlib import Path
 from typing import Any
 
+from phasegrad.cli.sharing import default_film
 from phasegrad.cli.values import chosen_checkpoint, coerced, whole_or_none
 from phasegrad.errors import ConfigError, visible
 from phasegrad.machine.paths import as_path
@@ -32,7 +34,8 @@ def run_eval(options: argparse.Namespace) -> int:
         from phasegrad.video.recording import evaluate_and_record
 
         picks = [pick.strip() for pick in options.record.split(",") if pick.strip()]
-        result, videos = evaluate_and_record(agent, episodes, picks, as_path(options.dir) / "videos", **how)
+        place = as_path(options.dir) if as_path(options.dir).is_dir() else Path()  # of a .zip: here
+        result, videos = evaluate_and_record(agent, episodes, picks, place / "videos", **how)
     note_evaluation(options.dir, {"step": agent.progress.step, **how, **result.summary()})
     if options.json:
         shown = {pick: {"path": str(video.path), "return": video.returns[0]} for pick, video in videos.items()}
@@ -74,10 +77,13 @@ def run_video(options: argparse.Namespace) -> int:
     }
     folder = as_path(options.dir)
     if options.checkpoints is None:
-        agent = load(folder, checkpoint=chosen_checkpoint(options.checkpoint), allow_import=options.allow_import)
+        agent = load(options.dir, checkpoint=chosen_checkpoint(options.checkpoint), allow_import=options.allow_import)
         agent.run.run_dir = folder
-        video = record_video(agent, options.out, grid=options.grid, **how)
+        out = options.out or (None if folder.is_dir() else default_film(options.dir))
+        video = record_video(agent, out, grid=options.grid, **how)
     else:
+        if not folder.is_dir():
+            raise ConfigError("--checkpoints shows several of a run directory, and a saved agent is one: leave it out.")
         for name in ("grid", "checkpoint"):
             if getattr(options, name):
                 raise ConfigError(f"--checkpoints shows several side by side: leave out --{name}.")

@@ -13,6 +13,8 @@ from phasegrad.bench import TASKS
 from phasegrad.cli.cloning import SETTINGS as CLONING
 from phasegrad.cli.formatting import Parser, example_lines, filled
 from phasegrad.cli.groups import TRAIN_EXAMPLES
+from phasegrad.cli.sharing import AGENT, add_sharing
+from phasegrad.cli.sharing import EXAMPLES as SHARING_EXAMPLES
 from phasegrad.studies.options import add_cluster_options, add_options
 from phasegrad.tune.search_spaces import SPACES
 
@@ -25,7 +27,7 @@ CHECKPOINT = "the checkpoint of a step, or best by evaluation (default: the late
 SEED = "seed of the environments (default: the run's)"
 MAX_STEPS = "cut longer episodes (default: the environment's own time limit, else 10,000)"
 LEVELS = "Procgen: train or test levels"
-AGENT, QUIET, JSON = "run directory or saved agent", "no progress display", "as JSON on stdout"
+QUIET, JSON = "no progress display", "as JSON on stdout"
 EXAMPLES = {
     "train": (TRAIN_EXAMPLES["ppo"][0], TRAIN_EXAMPLES["ppg"][0]),
     "resume": (
@@ -52,6 +54,7 @@ EXAMPLES = {
         "phasegrad export runs/cartpole --onnx cartpole.onnx",
         "phasegrad export runs/cartpole --onnx cartpole.onnx --with-log-prob --with-value --checkpoint 50176",
     ),
+    **SHARING_EXAMPLES,
     "tune": (
         "phasegrad tune ppo --env CartPole-v1 --trials 20 --total-steps 50_000",
         "phasegrad tune ppg --env Pendulum-v1 --trials 50 --total-steps 1e5 --dir tuning/pendulum",
@@ -96,6 +99,7 @@ def build_parser() -> Parser:
     _add_clone(verb)
     _add_evaluation(verb)
     _add_plot_video_and_export(verb)
+    add_sharing(verb)
     _add_tune_and_study(verb)
     _add_report_watch_and_lists(verb)
     _add_bench_doctor_and_completion(verb)

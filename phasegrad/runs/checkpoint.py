@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -27,6 +28,7 @@ from phasegrad.data.legs import can_be_taken, stored_dtype
 from phasegrad.data.storage import stored_dtype as observation_dtype
 from phasegrad.envs.spaces import flatten, same_form
 from phasegrad.errors import DamagedError, RunError
+from phasegrad.runs.card import Card, card_record
 from phasegrad.runs.changing import change_from_json
 from phasegrad.runs.contract import Trainer
 from phasegrad.runs.files import checked_header, read_json, read_limited, replace_synced, write_synced, writing
@@ -37,7 +39,7 @@ from phasegrad.runs.spaces import space_from_json, space_to_json
 from phasegrad.runs.state import EvaluationRecord
 from phasegrad.schedules import Schedule
 from phasegrad.tree import named_leaves
-from phasegrad.versions import versions
+from phasegrad.versions import __version__, versions
 
 FORMAT = 2
 MOST = 1 << 53  # of anything that is counted: all up to it are numbers of every program that reads the files
@@ -55,20 +57,29 @@ DTYPES = {
 def write_checkpoint(
     path: Path,
     trainer: Trainer,
-    legs: Mapping[str, Any],
+    legs: Mapping[str, Any] | None,
     extra: Mapping[str, Any] | None = None,
     pieces: Pieces | None = None,
+    card: Card | None = None,
 ) -> None:
     """The agent's whole state as the folder `path`: under a temporary name first, synced, then renamed.
 
     In a folder that exists it takes the place of the save there, in one step; other files in it are left alone.
-    `legs` is what brings fresh environments to where the agent's are, as `saved_legs` gives it; `pieces` are carried
-    data that the folder itself is to hold.
+    `legs` is what brings fresh environments to where the agent's are, as `saved_legs` gives it; without it the agent alone
+    is written, to be used and not trained on exactly. `pieces` are carried data that the folder itself is to hold.
     """
-    files = {TENSORS: as_bytes(trainer.tensors()), LEG: as_bytes(legs["tensors"])}
+    files = {TENSORS: as_bytes(trainer.tensors() if legs is not None else without_optimizers(trainer))}
     state = {**state_of(trainer), "extra": dict(extra or {})}
-    state["leg"] = {**legs["state"], "sha256": hashlib.sha256(files[LEG]).hexdigest()}
+    if legs is not None:
+        files[LEG] = as_bytes(legs["tensors"])
+        state["leg"] = {**legs["state"], "sha256": hashlib.sha256(files[LEG]).hexdigest()}
+    else:
+        state["agent_only"] = True
     state["sha256"] = hashlib.sha256(files[TENSORS]).hexdigest()
+    if card is not None:
+        files |= card.files
+        sums = {name: hashlib.sha256(payload).hexdigest() for name, payload in card.files.items()}
+        state["card"] = {**card.record, "files": sums}
     with writing(path):
         inside = is_save_place(path)
     with writing(path), replacing(path) if inside else appearing(path) as folder:
@@ -81,6 +92,11 @@ def write_checkpoint(
             else:
                 write_synced(folder / name, payload)
         (replace_synced if inside else write_synced)(folder / STATE, json.dumps(state).encode())
+
+
+def without_optimizers(trainer: Trainer) -> dict[str, Tensor]:
+    """The tensors of an agent that is saved to be used, and not to be trained on exactly."""
+    return {name: tensor for name, tensor in trainer.tensors().items() if not name.startswith("optimizer.")}
 
 
 def as_bytes(tensors: Mapping[str, Tensor]) -> bytes:
@@ -165,10 +181,23 @@ def read_state(path: Path) -> dict[str, Any]:
         raise RunError(f"{path} is not a checkpoint or saved agent: it has no {STATE}.") from None
     if not isinstance(state, dict) or state.get("format") not in FORMATS_READ:
         found = state.get("format") if isinstance(state, dict) else state
+        newer = newer_than_this(state) if isinstance(state, dict) else ""
+        way_out = f" It is of {newer}: update phasegrad to load it." if newer else ""
         raise RunError(
-            f"{path} was written by another version of phasegrad (format {str(found)[:20]}): this one reads formats {' and '.join(map(str, FORMATS_READ))}."
+            f"{path} was written by another version of phasegrad (format {str(found)[:20]}): this one reads formats {' and '.join(map(str, FORMATS_READ))}.{way_out}"
         )
     return state
+
+
+def newer_than_this(state: Mapping[str, Any]) -> str:
+    """'phasegrad 9.1' where a save was written by a later version than this one, '' otherwise."""
+    saved = state.get("versions")
+    version = str(saved.get("phasegrad")) if isinstance(saved, dict) else ""
+
+    def numbers(text: str) -> list[int]:
+        return [int(part) for part in re.findall(r"[0-9]{1,9}", text)[:3]]
+
+    return f"phasegrad {version[:20]}, and this is {__version__}" if numbers(version) > numbers(__version__) else ""
 
 
 def require_fit(file: Path, found: Header, wanted: Mapping[str, Tensor], prefix: str = "") -> None:
@@ -186,7 +215,7 @@ def require_fit(file: Path, found: Header, wanted: Mapping[str, Tensor], prefix:
 
 def restore(trainer: Trainer, path: Path, state: Mapping[str, Any]) -> None:
     """Fill `trainer` with a checkpoint's tensors and counters; refuses what does not fit it, before anything is changed."""
-    mine = trainer.tensors()
+    mine = without_optimizers(trainer) if state.get("agent_only") is True else trainer.tensors()
     most = sum(tensor.numel() * tensor.element_size() for tensor in mine.values()) + ROOM_FOR_HEADER
     file = current(path / TENSORS, state.get("sha256"))
     payload = read_limited(file, most)
@@ -194,6 +223,7 @@ def restore(trainer: Trainer, path: Path, state: Mapping[str, Any]) -> None:
         raise DamagedError(f"{file} is damaged: its checksum does not match.")
     require_fit(file, checked_header(file, payload), mine)
     fill(trainer, _tensors(file, payload), state, path / STATE)
+    trainer.run.card = card_record(state.get("card"))
     leg = state.get("leg")
     if leg is not None:
         file = current(path / LEG, leg.get("sha256"))
@@ -237,7 +267,8 @@ def fill(trainer: Trainer, tensors: Mapping[str, Tensor], state: Mapping[str, An
     if scalars.keys() != trainer.scalars.keys():
         raise DamagedError(f"{file} is damaged: its scalars are not those of {trainer.name}.")
     for name, tensor in trainer.tensors().items():
-        tensor.copy_(tensors[name])
+        if name in tensors:  # of an agent saved to be used alone the optimisers are not
+            tensor.copy_(tensors[name])
     for name, value in (counts | recent).items():
         setattr(progress, name, value)
     longest = max([0, *(int(length) for length in recent["recent_lengths"])])  # all that format 1 knows

@@ -12,7 +12,7 @@ import errno
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +32,21 @@ from phasegrad.runs.below import (
     split,
     sync,
 )
-from phasegrad.runs.files import intended_name, read_json, reading, temporary_name
+from phasegrad.runs.files import (
+    MOST_JSON_BYTES,
+    MOST_OBJECT_BYTES,
+    intended_name,
+    read_json,
+    read_json_object,
+    reading,
+    require_checksum,
+    temporary_name,
+)
 from phasegrad.runs.reading import CONFIG, METRICS
 
 TENSORS, STATE, LEG = "state.safetensors", "state.json", "leg.safetensors"
+README, CURVE = "README.md", "curve.png"  # the card: its names may be those of files of the user's too
+CARD = (README, CURVE)
 SEGMENT = re.compile(r"[0-9]{12}-[0-9]{12}\.safetensors")
 STAGED = re.compile(r"\.(.+)\.[0-9a-f]{16}\.new")
 CHECKSUM = re.compile(r"[0-9a-f]{64}")
@@ -154,7 +165,39 @@ def listed(state: Any) -> dict[str, str]:
     for entry in entries if isinstance(entries, list) else []:
         if isinstance(entry, dict) and SEGMENT.fullmatch(str(entry.get("file"))):
             found[f"{SEGMENTS}/{entry['file']}"] = entry.get("sha256")
-    return {name: str(sha256) for name, sha256 in found.items()}
+    return {name: str(sha256) for name, sha256 in found.items()} | listed_card(state)
+
+
+def listed_card(state: Mapping[str, Any]) -> dict[str, str]:
+    """The checksums of the card's files; a card that someone has edited since is theirs."""
+    card = state.get("card")
+    files = card.get("files") if isinstance(card, dict) else None
+    found = files.items() if isinstance(files, dict) else ()
+    return {name: sha256 for name, sha256 in found if name in CARD and CHECKSUM.fullmatch(str(sha256))}
+
+
+def card_places(folder: Path) -> set[str]:
+    """The files of a card that may be written in a folder: where nothing is, or what the save there wrote."""
+    if not folder.is_dir():
+        return set(CARD)
+    wrote = listed_card(read_json_object(folder / STATE, MOST_JSON_BYTES))
+    return {name for name in CARD if mode_of(folder / name) is None or _holds(folder / name, wrote.get(name))}
+
+
+def remove_old_card(folder: Path, before: Mapping[str, Any]) -> None:
+    """Remove the files of the card of the save `before` that the one in force has not, unless they were changed."""
+    now = listed_card(read_json_object(folder / STATE, MOST_JSON_BYTES))
+    for name, sha256 in listed_card(before).items():
+        if name not in now and _holds(folder / name, sha256):
+            remove_file(folder / name)
+
+
+def _holds(path: Path, sha256: str | None) -> bool:
+    try:
+        require_checksum(path, sha256, MOST_OBJECT_BYTES)
+    except (PhasegradError, OSError):
+        return False
+    return True
 
 
 def is_own(name: str) -> bool:
@@ -167,6 +210,8 @@ def is_unfinished(name: str, top: bool) -> bool:
     """Whether a file of this name, in a save's folder or in its segments, is one that a kill left unfinished."""
     found = STAGED.fullmatch(intended_name(name) or name)
     inner = found[1] if found else intended_name(name)
+    if found and top and inner in CARD:
+        return True
     return inner is not None and is_own(inner if top else f"{SEGMENTS}/{inner}")
 
 
@@ -177,6 +222,9 @@ def remove_save(folder: Path) -> None:
         remove_file(folder)
     if not stat.S_ISDIR(mode or 0):
         return
+    if intended_name(folder.name) is not None:  # it was never finished, so that nothing in it is anyone else's
+        for name in CARD:
+            remove_file(folder / name)
     for inner in ((SEGMENTS,), ()):
         try:
             found = names_in(folder, *inner)

@@ -101,6 +101,7 @@ class RunState:
     played_to: str = ""  # digest of the observations that a checkpoint's actions led to
     carried_from: dict[str, Any] | None = None  # what a checkpoint lists of rollouts to be read when training goes on
     computed: dict[str, str | int] = field(default_factory=dict)  # threads, processor, ... of its latest session
+    card: dict[str, Any] = field(default_factory=dict)  # of a loaded save: what its card was made from
     cloned: dict[str, Any] | None = None  # what is known of the demonstrations that it began with, where it did
     changes: list[Change] = field(default_factory=list)  # of settings so far
     planned: list[Change] = field(default_factory=list)  # changes that the run had made after the step it goes on from
