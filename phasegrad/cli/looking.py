@@ -30,28 +30,25 @@ def run_report(options: argparse.Namespace) -> int:
 
     default = as_path(options.dir[0]) / "report.html" if len(options.dir) == 1 else Path("report.html")
     given = options.out is not None
-    policy = None
-    if options.try_it:
-        policy = _policy_to_try(options)
-    elif options.runtime is not None:
+    more = _policy_to_try(options) if options.try_it else {}
+    if options.runtime is not None and not options.try_it:
         raise ConfigError("--runtime is for a report with --try: add --try, or leave it out.")
-    out = options.out if given else default
-    path = write_report(options.dir, out, title=options.title, links=given, policy=policy, runtime=options.runtime)
+    path = write_report(options.dir, options.out if given else default, title=options.title, links=given, **more)
     print(f"wrote {path}: open it in a browser")
     return 0
 
 
 def _policy_to_try(options: argparse.Namespace) -> dict[str, Any]:
-    """The latest policy of the one run that the page is about, as the page runs it."""
+    """The latest policy of the one run that the page is about, and what runs it there."""
     from phasegrad.report.trying import read_runtime
 
     if len(options.dir) != 1:
         raise ConfigError("--try shows the agent of one run: give one run directory.")
-    read_runtime(options.runtime)  # before the seconds that exporting takes
+    runtime = read_runtime(options.runtime)  # before the seconds that exporting takes
     from phasegrad.algorithms.loading import load
     from phasegrad.export.browser import playable
 
-    return playable(load(options.dir[0], device="cpu"))
+    return {"policy": playable(load(options.dir[0], device="cpu")), "runtime": runtime}
 
 
 def run_watch(options: argparse.Namespace) -> int:

@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import gymnasium as gym
 import numpy as np
 
 from phasegrad import envs
@@ -92,11 +93,11 @@ def _entry(agent: Agent, leaf: Leaf, examples: list[dict[str, Any]]) -> dict[str
 def _bounds(leaf: Leaf, count: int) -> tuple[np.ndarray, np.ndarray]:
     space = leaf.original
     start = np.broadcast_to(np.ravel(np.asarray(0 if leaf.start is None else leaf.start, np.float64)), count)
-    if hasattr(space, "nvec"):
+    if isinstance(space, gym.spaces.MultiDiscrete):
         return start, start + np.ravel(space.nvec) - 1
-    if hasattr(space, "low"):
+    if isinstance(space, gym.spaces.Box):
         return np.ravel(space.low).astype(np.float64), np.ravel(space.high).astype(np.float64)
-    choices = space.n if leaf.start is not None else 2  # type: ignore[attr-defined]
+    choices = space.n if isinstance(space, gym.spaces.Discrete) else 2
     return start, start + float(choices) - 1  # one choice, or bits
 
 
@@ -129,16 +130,20 @@ def _parts(agent: Agent) -> list[dict[str, Any]]:
 
 
 def _part(part: ActionPart, kind: Distribution, start: int) -> dict[str, Any]:
-    low = high = None
-    if not part.sizes and not part.bits:
-        low, high = (np.ravel(bound).astype(np.float64) for bound in (part.original.low, part.original.high))  # type: ignore[attr-defined]
-        low, high = ([n if np.isfinite(n) else None for n in bound.tolist()] for bound in (low, high))
+    low: list[float | None] | None = None
+    high: list[float | None] | None = None
+    if isinstance(part.original, gym.spaces.Box) and not part.sizes:
+        low, high = _finite(part.original.low), _finite(part.original.high)
     firsts = np.broadcast_to(np.ravel(part.offset), len(part.sizes)).tolist() if part.sizes else []
     return {
         "name": part.name, "output": f"{ACTION}.{part.name}" if part.name else ACTION, "sizes": list(part.sizes),
         "firsts": [int(first) for first in firsts], "bits": part.bits, "low": low, "high": high, "params": start,
         "likely": type(kind) in (Categorical, MultiCategorical, Bernoulli),
     }  # fmt: skip
+
+
+def _finite(bound: np.ndarray) -> list[float | None]:
+    return [number if np.isfinite(number) else None for number in np.ravel(bound).astype(np.float64).tolist()]
 
 
 def _examples(agent: Agent, whole: bool) -> list[dict[str, Any]]:

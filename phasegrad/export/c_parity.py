@@ -159,7 +159,7 @@ class Comparison:
             for index, state in enumerate(self.states)
         ]
         difference = self._difference(np.stack(rows), predicted, seen, own_mask, states)
-        memory = after.get(MEMORY) if isinstance(after, dict) else after
+        memory: Any = after.get(MEMORY) if isinstance(after, dict) else after
         if layout.memory_size:
             own = slice(layout.memory_size)
             difference = max(difference, _allowed(relative(self.states[:, own], memory[:, own])))

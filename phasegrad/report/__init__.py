@@ -6,10 +6,13 @@ import os
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from phasegrad.errors import PhasegradWarning, RunError
 from phasegrad.machine.paths import as_path
+
+if TYPE_CHECKING:
+    from phasegrad.report.trying import Runtime
 
 __all__ = ["write_report"]
 
@@ -21,7 +24,7 @@ def write_report(
     *,
     links: bool = True,
     policy: Mapping[str, Any] | None = None,
-    runtime: str | Path | None = None,
+    runtime: Runtime | str | Path | None = None,
 ) -> Path:
     """Write the page on the runs in (or below) `run_dirs` to the file `out`; runs without metrics are named on it.
 
@@ -30,7 +33,7 @@ def write_report(
     """
     from phasegrad.report.collect import read_runs
     from phasegrad.report.page import render
-    from phasegrad.report.trying import read_runtime
+    from phasegrad.report.trying import Runtime, read_runtime
     from phasegrad.runs.below import named_output
     from phasegrad.runs.files import reading, replace_synced
     from phasegrad.runs.reading import is_report
@@ -44,7 +47,9 @@ def write_report(
         path = named_output(path, "--out")
     if os.path.lexists(path) and not is_report(path):
         raise RunError(f"--out {path} exists and is not a report: name another file, or move it away.")
-    carried = None if policy is None else read_runtime(runtime)
+    carried = None
+    if policy is not None:
+        carried = runtime if isinstance(runtime, Runtime) else read_runtime(runtime)
     runs, problems = read_runs(run_dirs)
     for run in runs:
         if run.gaps:

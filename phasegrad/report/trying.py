@@ -72,8 +72,7 @@ def _from_archive(path: Path) -> tuple[bytes, bytes]:
 def _as_script(module: str, path: Path) -> str:
     """The module as a script of the page: what it exports goes to one global name, since nothing can import it there."""
     end = re.search(r"export\s*\{([^{}]*)\}\s*;?\s*(//# sourceMappingURL=\S*\s*)?$", module)
-    names = dict(re.findall(r"([\w$]+) as ([\w$]+)", end[1])) if end else {}
-    own = {theirs: mine for mine, theirs in names.items()}
+    own = {theirs: mine for mine, theirs in re.findall(r"([\w$]+) as ([\w$]+)", end[1])} if end else {}
     if end is None or not own.keys() >= set(NEEDED) or "</script" in module.lower() or "<!--" in module:
         raise RunError(
             f"{path} is not a version of onnxruntime-web that phasegrad knows (1.30.0 was tried): install that one."
