@@ -20,6 +20,7 @@ from phasegrad.versions import __version__
 if TYPE_CHECKING:
     from phasegrad.algorithms import A2C, ACER, PPG, PPO, TRPO, VPG, Algorithm, register
     from phasegrad.algorithms.loading import load
+    from phasegrad.export.c import export_c
     from phasegrad.export.onnx import export_onnx
     from phasegrad.runs.callbacks import Callback, SaveBest, StopAtScore, StopWithoutImprovement, TimeLimit
     from phasegrad.video.recording import record_video
@@ -30,6 +31,7 @@ LAZY = dict.fromkeys(("A2C", "ACER", "PPG", "PPO", "TRPO", "VPG", "Algorithm", "
     ),
     "load": "phasegrad.algorithms.loading",
     "record_video": "phasegrad.video.recording",
+    "export_c": "phasegrad.export",
     "export_onnx": "phasegrad.export",
     "Distribution": "phasegrad.distributions",
     "register_distribution": "phasegrad.distributions",
@@ -56,6 +58,7 @@ __all__ = [
     "StopWithoutImprovement",
     "TimeLimit",
     "__version__",
+    "export_c",
     "export_onnx",
     "load",
     "record_video",

@@ -466,7 +466,7 @@ def test_a_state_that_does_not_fit_is_refused() -> None:
 
 def test_an_export_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     agent = make("ppo", "CartPole-v1", frame_stack=2)
-    with pytest.raises(RunError, match=r"^An agent with a frame_stack cannot be exported yet: .*\.$"):
+    with pytest.raises(RunError, match=r"^An agent with a frame_stack cannot be exported to ONNX yet: .*\.$"):
         pg.export_onnx(agent, tmp_path / "policy.onnx")
     assert not list(tmp_path.iterdir())
 

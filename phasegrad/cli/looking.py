@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 from phasegrad.cli.formatting import terminal_width
 from phasegrad.cli.messages import note, say
@@ -29,9 +30,25 @@ def run_report(options: argparse.Namespace) -> int:
 
     default = as_path(options.dir[0]) / "report.html" if len(options.dir) == 1 else Path("report.html")
     given = options.out is not None
-    path = write_report(options.dir, options.out if given else default, title=options.title, links=given)
+    more = _policy_to_try(options) if options.try_it else {}
+    if options.runtime is not None and not options.try_it:
+        raise ConfigError("--runtime is for a report with --try: add --try, or leave it out.")
+    path = write_report(options.dir, options.out if given else default, title=options.title, links=given, **more)
     print(f"wrote {path}: open it in a browser")
     return 0
+
+
+def _policy_to_try(options: argparse.Namespace) -> dict[str, Any]:
+    """The latest policy of the one run that the page is about, and what runs it there."""
+    from phasegrad.report.trying import read_runtime
+
+    if len(options.dir) != 1:
+        raise ConfigError("--try shows the agent of one run: give one run directory.")
+    runtime = read_runtime(options.runtime)  # before the seconds that exporting takes
+    from phasegrad.algorithms.loading import load
+    from phasegrad.export.browser import playable
+
+    return {"policy": playable(load(options.dir[0], device="cpu")), "runtime": runtime}
 
 
 def run_watch(options: argparse.Namespace) -> int:

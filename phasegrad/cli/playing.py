@@ -98,15 +98,27 @@ def run_video(options: argparse.Namespace) -> int:
 
 def run_export(options: argparse.Namespace) -> int:
     from phasegrad.algorithms.loading import load
-    from phasegrad.export.onnx import export_onnx
 
+    if options.onnx is None and options.c is None:
+        raise ConfigError("Name a file to write: --onnx FILE, --c FILE or both.")
+    for name in ("with_value", "with_log_prob", "stochastic"):
+        if options.onnx is None and getattr(options, name):
+            raise ConfigError(f"--{name.replace('_', '-')} is for ONNX files: add --onnx FILE, or leave it out.")
     agent = load(options.dir, checkpoint=chosen_checkpoint(options.checkpoint), device="cpu")
-    report = export_onnx(
-        agent,
-        options.onnx,
-        with_value=options.with_value,
-        with_log_prob=options.with_log_prob,
-        deterministic=not options.stochastic,
-    )
-    print(f"wrote {report.path}: {report.describe()}")
+    if options.onnx is not None:
+        from phasegrad.export.onnx import export_onnx
+
+        report = export_onnx(
+            agent,
+            options.onnx,
+            with_value=options.with_value,
+            with_log_prob=options.with_log_prob,
+            deterministic=not options.stochastic,
+        )
+        print(f"wrote {report.path}: {report.describe()}")
+    if options.c is not None:
+        from phasegrad.export.c import export_c
+
+        written = export_c(agent, options.c)
+        print(f"wrote {written.path}: {written.describe()}")
     return 0

@@ -53,6 +53,7 @@ EXAMPLES = {
     "export": (
         "phasegrad export runs/cartpole --onnx cartpole.onnx",
         "phasegrad export runs/cartpole --onnx cartpole.onnx --with-log-prob --with-value --checkpoint 50176",
+        "phasegrad export runs/cartpole --c cartpole.c",
     ),
     **SHARING_EXAMPLES,
     "tune": (
@@ -66,6 +67,7 @@ EXAMPLES = {
     "report": (
         "phasegrad report runs/cartpole",
         "phasegrad report runs/seed1 runs/seed2 runs/seed3 --out comparison.html",
+        "phasegrad report runs/cartpole --try --runtime onnxruntime-web-1.30.0.tgz",
     ),
     "watch": ("phasegrad watch runs/cartpole", "phasegrad watch runs/cartpole --once"),
     "envs": ("phasegrad envs", "phasegrad envs procgen"),
@@ -217,12 +219,17 @@ def _add_plot_video_and_export(verb: AddVerb) -> None:
     video.add_argument("--stochastic", action="store_true", help="sampled actions in place of the most likely one")
     video.add_argument("--levels", default="train", metavar="{train,test}", help=LEVELS)
     video.add_argument("--max-steps", metavar="N", help=MAX_STEPS)
-    export = verb("export", "write the policy as an ONNX file, checked against predict")
+    export = verb("export", "write the policy as an ONNX file or as one C file, checked against predict")
     export.add_argument("dir", metavar="DIR", help=AGENT)
-    export.add_argument("--onnx", metavar="FILE", required=True, help="the file to write")
-    export.add_argument("--with-value", action="store_true", help="a second output: V(s), in units of the raw reward")
-    export.add_argument("--with-log-prob", action="store_true", help="a further output: the log-probability")
-    export.add_argument("--stochastic", action="store_true", help="sample the action, from noise given as an input")
+    export.add_argument("--onnx", metavar="FILE", help="the ONNX file to write")
+    export.add_argument("--c", metavar="FILE", help="the C file to write: C99, needs libm and nothing else")
+    export.add_argument(
+        "--with-value", action="store_true", help="ONNX: a second output, V(s) in units of the raw reward"
+    )
+    export.add_argument("--with-log-prob", action="store_true", help="ONNX: a further output, the log-probability")
+    export.add_argument(
+        "--stochastic", action="store_true", help="ONNX: sample the action, from noise given as an input"
+    )
     export.add_argument("--checkpoint", metavar="STEP", help="the checkpoint of a step (default: the latest)")
 
 
@@ -268,6 +275,15 @@ def _add_report_watch_and_lists(verb: AddVerb) -> None:
         "--out", metavar="FILE", help="the file (default: DIR/report.html; report.html here for several directories)"
     )
     report.add_argument("--title", metavar="TEXT", help="the page's heading (default: what was trained on what)")
+    report.add_argument(
+        "--try",
+        dest="try_it",
+        action="store_true",
+        help="a last section that runs the agent of one run in the browser, by the npm package onnxruntime-web (page: 5 MB more)",
+    )
+    report.add_argument(
+        "--runtime", metavar="PATH", help="that package's folder or .tgz (default: node_modules/onnxruntime-web)"
+    )
     watch = verb("watch", "show a running or finished run, or a study, from its files")
     watch.add_argument("dir", metavar="DIR", help="run directory, or the folder of a study")
     watch.add_argument("--once", action="store_true", help="show it as it is now and end")

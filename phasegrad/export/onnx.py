@@ -93,11 +93,14 @@ class ExportedPolicy(nn.Module):
     Inputs: the observation's entries by name, the action mask, what is remembered, the noise, as far as needed.
     """
 
-    def __init__(self, agent: Agent, with_value: bool, with_log_prob: bool, deterministic: bool) -> None:
+    def __init__(
+        self, agent: Agent, with_value: bool, with_log_prob: bool, deterministic: bool, with_params: bool = False
+    ) -> None:
         super().__init__()
         self.model = copy.deepcopy(agent.model).cpu().eval()  # a copy: its parameters are tensors of their own
         self.distribution = agent.distribution
         self.with_value, self.with_log_prob, self.deterministic = with_value, with_log_prob, deterministic
+        self.with_params = with_params
         self.whole = with_value or not agent.model.critic_only  # whether it is shown what only the value network sees
         hidden = () if self.whole else agent.model.critic_only
         self.leaves = sorted(agent.observing.without(hidden).leaves, key=lambda leaf: leaf.name)
@@ -130,6 +133,8 @@ class ExportedPolicy(nn.Module):
             outputs.append(self.distribution.log_prob(params, actions))
         if self.with_value:
             outputs.append(values * self.value_scale)
+        if self.with_params:
+            outputs.append(params)
         if self.has_memory:
             outputs.append(states)
         return tuple(outputs)
@@ -155,6 +160,7 @@ class ExportedPolicy(nn.Module):
 
     def output_names(self) -> list[str]:
         names = self.names + ["log_prob"] * self.with_log_prob + ["value"] * self.with_value
+        names += ["params"] * self.with_params
         return names + ["next_state"] * self.has_memory
 
     def require_names(self) -> None:
@@ -189,6 +195,10 @@ class OwnAction(nn.Module):
                 self.register_buffer(f"action_{name}", torch.as_tensor(getattr(bounds, name)).flatten())
 
     def forward(self, actions: Tensor) -> Tensor:
+        return self.numbered(actions).to(self.action_type)
+
+    def numbered(self, actions: Tensor) -> Tensor:
+        """All but the type."""
         if self.distribution.bounded:
             actions = self.distribution.within(actions)
         if self.bounds.continuous:
@@ -199,7 +209,7 @@ class OwnAction(nn.Module):
         actions = actions.reshape(-1, *self.shape)
         if self.shifted:
             actions = actions + self.offset
-        return actions.to(self.action_type)
+        return actions
 
 
 def export_onnx(
@@ -209,6 +219,7 @@ def export_onnx(
     with_value: bool = False,
     with_log_prob: bool = False,
     deterministic: bool = True,
+    with_params: bool = False,
 ) -> Export:
     """Write the agent's policy to `path` and check it against `predict` in onnxruntime.
 
@@ -216,6 +227,7 @@ def export_onnx(
     with `with_value` `value` [batch] in units of the unnormalised reward. With `deterministic=False` the action is
     sampled from an input `noise` [batch, K]: standard normal for a gaussian and a tanh, uniform in [0, 1) for the rest;
     that of parts is side by side, as an `action_mask` is, in the order of the action space.
+    With `with_params` the parameters of the distribution come out too, `params` [batch, P]: logits, means and log deviations.
     What is `critic_only` is an input `with_value` alone, and so is the value network's part of what is remembered.
     An agent with a memory takes an input `state` [batch, M], zeros where an episode starts, and puts out `next_state`.
     """
@@ -226,12 +238,14 @@ def export_onnx(
     if path.exists() and path.suffix != ".onnx":
         raise RunError(f"{path} exists and is no .onnx file: name another file, or move it away.")
     if agent.agent.model.stacking is not None:
-        raise RunError("An agent with a frame_stack cannot be exported yet: train with memory, or without frame_stack.")
+        raise RunError(
+            "An agent with a frame_stack cannot be exported to ONNX yet: export it with --c, or train with memory in its place."
+        )
     _require_temporary_folder()
     onnx, onnxruntime = require("onnx"), require("onnxruntime")
     require("onnxscript")
     player = agent.agent
-    policy = ExportedPolicy(player, with_value, with_log_prob, deterministic)
+    policy = ExportedPolicy(player, with_value, with_log_prob, deterministic, with_params)
     policy.require_names()
     random = random_samples(player, policy.whole)
     real = None if policy.has_memory else real_samples(player, policy.whole)

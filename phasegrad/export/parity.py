@@ -177,7 +177,7 @@ def play_episodes(
             actions, after = agent.act(observation, mask, None, _states(agent, replace(batch, states=mine)))
             assert after is not None
             states, mine = outputs["next_state"], after.cpu().numpy()
-            found.drift = max(found.drift, _relative(states, mine))
+            found.drift = max(found.drift, relative(states, mine))
             found.observations += env.num_envs
             step = env.step(actions)
             observation, mask, starts = step.observation, step.action_mask, step.terminated | step.truncated
@@ -198,37 +198,43 @@ def largest_difference(agent: Agent, found: dict[str, np.ndarray], batch: Sample
     noise = torch.from_numpy(batch.noise).to(agent.device)
     predicted, after = agent.predict(given, batch.states, batch.starts, batch.masks)
     if deterministic:
-        wanted = _by_part(agent, predicted)
+        wanted = by_part(agent, predicted)
         taken = agent.distribution.mode(params)
     else:
         taken = agent.distribution.sample(params, noise)
-        wanted = _as_predicted(agent, taken)
+        wanted = as_predicted(agent, taken)
     same = np.ones(len(batch), bool)
     differences = []
     nearby: list[dict[str, np.ndarray]] = []
     for name, own in wanted.items():
         if own.dtype.kind == "f":
-            differences.append(_relative(found[name], own))
+            differences.append(relative(found[name], own))
             continue
         # Rounding may decide between actions that are equally likely; any other disagreement is an error.
         same &= (found[name] == own).reshape(len(batch), -1).all(1)
-        nearby = nearby or [_as_predicted(agent, option) for option in _options(agent, params, noise, deterministic)]
+        nearby = nearby or [
+            as_predicted(agent, option) for option in nearby_actions(agent, params, noise, deterministic)
+        ]
         fine = np.logical_or.reduce([found[name] == option[name] for option in nearby])
         differences.append(0.0 if fine.all() else float("inf"))
     if "log_prob" in found:
         own = agent.distribution.log_prob(params, taken).cpu().numpy()
         if agent.distribution.bounded and not deterministic:
             # Next to a bound the last digit of a sampled action decides the fifth of its log-probability.
-            near = [agent.distribution.log_prob(params, option) for option in _options(agent, params, noise, False)]
+            near = [
+                agent.distribution.log_prob(params, option) for option in nearby_actions(agent, params, noise, False)
+            ]
             options = torch.stack(near).cpu().numpy()
             own = np.clip(found["log_prob"], options.min(0), options.max(0))
-        differences.append(_relative(found["log_prob"][same], own[same]))
+        differences.append(relative(found["log_prob"][same], own[same]))
     if "value" in found:
         # A value is the network's output times this deviation, and so is its rounding error.
         scale = max(1.0, agent.reward_normalizer.std)
-        differences.append(_relative(found["value"], agent.value(given, batch.states, batch.starts), scale))
+        differences.append(relative(found["value"], agent.value(given, batch.states, batch.starts), scale))
+    if "params" in found:
+        differences.append(relative(found["params"], params.cpu().numpy()))
     if "next_state" in found:
-        differences.append(_relative(found["next_state"], after))
+        differences.append(relative(found["next_state"], after))
     worst = max(differences)
     if not worst <= TOLERANCE:
         raise RunError(f"The exported file disagrees with predict by {worst:.1e} (allowed {TOLERANCE:g}); not written.")
@@ -258,7 +264,7 @@ def _states(agent: Agent, batch: Samples) -> Tensor | None:
     return None if held is None else torch.from_numpy(held).to(agent.device)
 
 
-def _options(agent: Agent, params: Tensor, noise: Tensor, deterministic: bool) -> list[Tensor]:
+def nearby_actions(agent: Agent, params: Tensor, noise: Tensor, deterministic: bool) -> list[Tensor]:
     """The actions that a change of the parameters or the noise within the tolerance could give."""
     distribution = agent.distribution
     if not deterministic:
@@ -268,18 +274,18 @@ def _options(agent: Agent, params: Tensor, noise: Tensor, deterministic: bool) -
     return options + [distribution.mode(params + shift) for shift in (ramp, -ramp, TOLERANCE, -TOLERANCE)]
 
 
-def _as_predicted(agent: Agent, actions: Tensor) -> dict[str, np.ndarray]:
+def as_predicted(agent: Agent, actions: Tensor) -> dict[str, np.ndarray]:
     own = envs.ActionAdapter(agent.spaces.original_action)
-    return _by_part(agent, own.to_environment(agent.bounds(actions.cpu().numpy()), len(actions)))
+    return by_part(agent, own.to_environment(agent.bounds(actions.cpu().numpy()), len(actions)))
 
 
-def _by_part(agent: Agent, batch: Any) -> dict[str, np.ndarray]:
+def by_part(agent: Agent, batch: Any) -> dict[str, np.ndarray]:
     """Actions as `predict` returns them by the names of a file's outputs."""
     parts = envs.ActionAdapter(agent.spaces.original_action).parts
     return {f"action.{part.name}" if part.name else "action": follow(batch, part.path) for part in parts}
 
 
-def _relative(found: np.ndarray, wanted: np.ndarray, unit: float = 1.0) -> float:
+def relative(found: np.ndarray, wanted: np.ndarray, unit: float = 1.0) -> float:
     """The largest difference in units of `unit`, relative where numbers exceed it."""
     if found.shape != wanted.shape:
         return float("inf")

@@ -52,6 +52,10 @@ class Stacking:
             return self._joined(frames, self._blocks[name], self._shapes[name])
         return self._joined(frames, self._blocks, self._shapes)
 
+    def blocks(self, name: str) -> int:
+        """Pieces that a frame of the entry `name` is cut into, between which those of the other frames lie."""
+        return int(self._blocks[name] if isinstance(self._blocks, dict) else self._blocks)
+
     def _joined(self, leaf: Tensor, blocks: int, shape: tuple[int, ...]) -> Tensor:
         if blocks == 1:
             return leaf.reshape(-1, *shape)

@@ -16,7 +16,7 @@ from html import escape
 from importlib import resources
 from typing import Any
 
-from phasegrad.report import score_tables, tables
+from phasegrad.report import score_tables, tables, trying
 from phasegrad.report.catalogue import SECTIONS, Chart, charts_of
 from phasegrad.report.collect import RecordedRun, text
 from phasegrad.report.comparisons import aggregate_tables, pair_table
@@ -34,6 +34,7 @@ from phasegrad.report.grouping import RunGroup, group_runs
 from phasegrad.report.profile import performance_profile
 from phasegrad.report.scoring import is_evaluated
 from phasegrad.report.study import StudyFolder, name_by_study, study_of
+from phasegrad.report.trying import Runtime
 from phasegrad.report.verdict import verdict_block
 from phasegrad.report.videos import video_figures
 from phasegrad.versions import __version__
@@ -49,6 +50,7 @@ BLOCKS = (  # in the order of the page
     ("settings", "Settings"),
     ("runs", "Runs"),
     ("about", "About this page"),
+    ("try", "Try the policy"),
 )
 
 
@@ -174,8 +176,14 @@ def about(groups: Sequence[RunGroup], runs: Sequence[RecordedRun], problems: Seq
     )
 
 
-def render(runs: Sequence[RecordedRun], problems: Sequence[str] = (), title: str | None = None) -> str:
-    """The whole page."""
+def render(
+    runs: Sequence[RecordedRun],
+    problems: Sequence[str] = (),
+    title: str | None = None,
+    policy: Mapping[str, Any] | None = None,
+    runtime: Runtime | None = None,
+) -> str:
+    """The whole page; with a `policy` as data and a `runtime` for it, its last section runs it."""
     for run in runs:
         add_epoch_ends(run)
     groups, study = group_runs(runs), study_of(runs)
@@ -191,15 +199,18 @@ def render(runs: Sequence[RecordedRun], problems: Sequence[str] = (), title: str
         "settings": tables.settings_tables(groups),
         "runs": tables.runs_table(groups),
         "about": about(groups, runs, problems, data["points"]),
+        "try": "" if policy is None else trying.block(policy),
     }
     script_data = as_script_data(data)
     scripts = [asset("uPlot.iife.min.js"), "\n".join(map(asset, PAGE_SCRIPTS))]
-    bytes_left = MOST_BYTES - 50_000 - len(script_data) - sum(map(len, [*scripts, *bodies.values()]))
+    carried = [] if policy is None or runtime is None else carried_policy(policy, runtime)
+    beside = [script.text for script in carried]
+    bytes_left = MOST_BYTES - 50_000 - len(script_data) - sum(map(len, [*scripts, *bodies.values(), *beside]))
     bodies["videos"] = video_figures(runs, bytes_left)
     steps = f"{tables.number(sum(run.steps[-1] for run in runs))} environment steps"
     plural = ("s" if len(runs) > 1 else "", "s" if len(groups) > 1 else "")
     count = f"{len(runs)} run{plural[0]} of {len(groups)} configuration{plural[1]}, {steps} in all"
-    return document(heading, count, *laid_out(bodies, list(data["sections"])), script_data, scripts)
+    return document(heading, count, *laid_out(bodies, list(data["sections"])), script_data, scripts, carried)
 
 
 def laid_out(bodies: Mapping[str, str], sections: Sequence[str]) -> tuple[str, str, str]:
@@ -218,11 +229,40 @@ def laid_out(bodies: Mapping[str, str], sections: Sequence[str]) -> tuple[str, s
     return links, blocks["verdict"], "".join([*below, *(blocks[key] for key in order[first:])])
 
 
+@dataclasses.dataclass(frozen=True)
+class CarriedScript:
+    """A script element of a page that runs a policy: code, or data that no browser runs."""
+
+    opening: str
+    text: str
+    is_code: bool = False
+
+
+def carried_policy(policy: Mapping[str, Any], runtime: Runtime) -> list[CarriedScript]:
+    """What such a page has beside the charts: the policy, the runtime in two parts, and the script of the section."""
+    return [
+        CarriedScript('<script type="application/json" id="try-data">', as_script_data(policy)),
+        CarriedScript('<script type="application/octet-stream" id="try-runtime">', runtime.binary),
+        CarriedScript('<script type="module">', runtime.script, True),
+        CarriedScript("<script>", asset("try.js"), True),
+    ]
+
+
 def document(
-    heading: str, count: str, links: str, above: str, below: str, script_data: str, scripts: Sequence[str]
+    heading: str,
+    count: str,
+    links: str,
+    above: str,
+    below: str,
+    script_data: str,
+    scripts: Sequence[str],
+    carried: Sequence[CarriedScript] = (),
 ) -> str:
     """The parts as one HTML file, with the policy that lets its own scripts run and no other."""
-    hashes = " ".join(f"'sha256-{digest(script)}'" for script in scripts)
+    code = [*scripts, *(script.text for script in carried if script.is_code)]
+    hashes = " ".join(f"'sha256-{digest(script)}'" for script in code)
+    hashes += " 'wasm-unsafe-eval'" if carried else ""
+    beside = "".join(f"{script.opening}{script.text}</script>\n" for script in carried)
     policy = (
         f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:; media-src data:; "
         "base-uri 'none'; form-action 'none'"
@@ -255,7 +295,7 @@ def document(
 <script type="application/json" id="report-data">{script_data}</script>
 <script>{scripts[0]}</script>
 <script>{scripts[1]}</script>
-</body>
+{beside}</body>
 </html>
 """
 
