@@ -29,7 +29,7 @@ PUBLIC = {
 }  # fmt: skip
 # What a loop is made of, of the attributes that an agent has of its own.
 PARTS = {
-    "auxiliary_stepper", "average", "buffer", "carries", "clock", "computation", "experience", "flat", "leash",
+    "auxiliary_stepper", "average", "buffer", "carries", "clock", "computation", "experience", "flat", "leash", "memory",
     "optimizers", "ranks", "replay", "scalars", "stepper",
 }  # fmt: skip
 
