@@ -169,6 +169,16 @@ def test_a_long_history_is_thinned_and_keeps_its_evaluations() -> None:
     assert history.steps[rows].tolist() == values.tolist()
 
 
+def test_what_an_algorithm_from_outside_yields_is_kept_too() -> None:
+    history = History()
+    history.add({"step": np.int64(1), "kl": np.float32(0.5), "note": "text", "flag": True})
+    assert {name: values.tolist() for name, values in history.items() if name in ("step", "kl")} == {
+        "step": [1],
+        "kl": [0.5],
+    }
+    assert np.isnan(history["note"]).all()
+
+
 def test_a_metric_of_a_wrong_name_is_a_key_error_with_the_nearest() -> None:
     history = History()
     history.add({"step": 1, "return_mean": 2.0})

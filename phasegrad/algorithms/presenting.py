@@ -15,6 +15,7 @@ from phasegrad.runs.card import card, plain
 from phasegrad.runs.curves import lines_of_run
 from phasegrad.runs.formats import score
 from phasegrad.runs.history import history_of
+from phasegrad.runs.reading import number_or_none
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -30,7 +31,7 @@ PUBLIC = {
 # What a loop is made of, of the attributes that an agent has of its own.
 PARTS = {
     "auxiliary_stepper", "average", "buffer", "carries", "clock", "computation", "experience", "flat", "leash", "memory",
-    "optimizers", "ranks", "replay", "scalars", "stepper",
+    "optimizers", "ranks", "scalars", "stepper",
 }  # fmt: skip
 
 
@@ -50,12 +51,16 @@ def facts(algorithm: Algorithm) -> list[tuple[str, Any]]:
         ("parameters", f"{sum(each.numel() for each in agent.model.parameters()):,} on {agent.device}"),
         ("steps trained", f"{run.progress.step:,}"),
     ]
-    if run.evaluations.last is not None:
-        last = run.evaluations.last
-        rows.append(("score", f"{score(last.get('return_mean'))} at step {last.get('step', run.progress.step):,}"))
+    last = run.evaluations.last or {}
+    mean, at = (
+        number_or_none(last.get("return_mean")),
+        number_or_none(last.get("step")),
+    )  # a checkpoint is data from anyone
+    if mean is not None:
+        rows.append(("score", score(mean) if at is None else f"{score(mean)} at step {at:,.0f}"))
     if run.progress.recent_returns:
-        mean = sum(run.progress.recent_returns) / len(run.progress.recent_returns)
-        rows.append(("training return", f"{score(mean)}, last {len(run.progress.recent_returns)} episodes"))
+        recent = run.progress.recent_returns
+        rows.append(("training return", f"{score(sum(recent) / len(recent))}, last {len(recent)} episodes"))
     return [*rows, *([("run directory", run.run_dir)] if run.run_dir is not None else [])]
 
 

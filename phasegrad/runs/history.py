@@ -45,7 +45,7 @@ class History(Mapping[str, np.ndarray]):
             if isinstance(value, list):
                 self.by_epoch.setdefault(name, []).append((self.num_rows, [number_or_none(each) for each in value]))
                 continue
-            found = number_or_none(value)
+            found = number_or_none(value.item() if isinstance(value, np.generic) else value)
             if name not in self._rows:
                 self._rows[name], self._values[name] = array("q"), array("d")
             if found is not None:
