@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -59,8 +60,9 @@ def test_a_notebook_holds_its_outputs_and_is_small(path: Path) -> None:
     notebook = json.loads(path.read_text())
     require_meaning(path.stem, notebook)
     assert path.stat().st_size < MOST_BYTES
+    shown = re.sub(r"base64,[A-Za-z0-9+/=]+", "", texts(notebook))
     for private in ("/tmp/", "/home/", "/root/", str(EXAMPLES.parent)):
-        assert private not in path.read_text(), f"{path.name} tells of {private}"
+        assert private not in shown, f"{path.name} tells of {private}"
 
 
 @needs_kernel
