@@ -20,9 +20,13 @@ from phasegrad.versions import __version__
 if TYPE_CHECKING:
     from phasegrad.algorithms import A2C, ACER, PPG, PPO, TRPO, VPG, Algorithm, register
     from phasegrad.algorithms.loading import load
+    from phasegrad.distributions import Distribution, register_distribution
     from phasegrad.export.c import export_c
     from phasegrad.export.onnx import export_onnx
+    from phasegrad.models import register_encoder
+    from phasegrad.report.figure import plot
     from phasegrad.runs.callbacks import Callback, SaveBest, StopAtScore, StopWithoutImprovement, TimeLimit
+    from phasegrad.runs.record import read_run
     from phasegrad.video.recording import record_video
 
 LAZY = dict.fromkeys(("A2C", "ACER", "PPG", "PPO", "TRPO", "VPG", "Algorithm", "register"), "phasegrad.algorithms") | {
@@ -30,6 +34,8 @@ LAZY = dict.fromkeys(("A2C", "ACER", "PPG", "PPO", "TRPO", "VPG", "Algorithm", "
         ("Callback", "SaveBest", "StopAtScore", "StopWithoutImprovement", "TimeLimit"), "phasegrad.runs.callbacks"
     ),
     "load": "phasegrad.algorithms.loading",
+    "plot": "phasegrad.report.figure",
+    "read_run": "phasegrad.runs.record",
     "record_video": "phasegrad.video.recording",
     "export_c": "phasegrad.export",
     "export_onnx": "phasegrad.export",
@@ -61,6 +67,8 @@ __all__ = [
     "export_c",
     "export_onnx",
     "load",
+    "plot",
+    "read_run",
     "record_video",
     "register",
     "register_distribution",
@@ -72,3 +80,8 @@ def __getattr__(name: str) -> Any:
     if name in LAZY:
         return getattr(importlib.import_module(LAZY[name]), name)
     raise AttributeError(f"module 'phasegrad' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """What the package offers, whether it was imported yet or not."""
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})

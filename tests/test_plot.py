@@ -13,7 +13,8 @@ import pytest
 from phasegrad.cli.main import main
 from phasegrad.errors import RunError
 from phasegrad.report.lines import SCORE, TEST_SCORE, TRAINING, smoothed
-from phasegrad.report.plot import STAND_IN, TRAINING_LABEL, plot_runs
+from phasegrad.report.plot import plot_runs
+from phasegrad.runs.drawing import STAND_IN, TRAINING_LABEL
 
 Curves = dict[str, list[tuple[float, float]]]
 
@@ -58,11 +59,12 @@ def points(rows: list[dict[str, Any]], curve: str, line: str) -> list[tuple[floa
 
 @pytest.fixture
 def figures(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The figures that are drawn, kept open to be looked at."""
-    import matplotlib.pyplot as plt
+    """The figures that are drawn, kept to be looked at."""
+    from phasegrad.runs import drawing
 
     kept: list[Any] = []
-    monkeypatch.setattr(plt, "close", kept.append)
+    draw = drawing.drawn
+    monkeypatch.setattr(drawing, "drawn", lambda *given, **how: kept.append(draw(*given, **how)) or kept[-1])
     return kept
 
 

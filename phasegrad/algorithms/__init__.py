@@ -18,3 +18,7 @@ def __getattr__(name: str) -> Any:
     if name in __all__:
         return getattr(importlib.import_module("phasegrad.algorithms.builtin"), name)
     raise AttributeError(f"module 'phasegrad.algorithms' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})

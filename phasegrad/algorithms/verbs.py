@@ -14,17 +14,23 @@ from phasegrad.algorithms.cloning import Cloning, clone_from
 from phasegrad.algorithms.experience import Experience
 from phasegrad.algorithms.leash import Leash
 from phasegrad.algorithms.parameters import LeftOut, load_parameters, parameters_of
+from phasegrad.algorithms.presenting import as_html, as_text, figure_of, public_names
+from phasegrad.algorithms.signatures import ShownSignature, documentation
 from phasegrad.distributed.ranks import Ranks
 from phasegrad.machine.paths import as_path
 from phasegrad.runs import changing, saving
 from phasegrad.runs.contract import Trainer
 from phasegrad.runs.demonstrating import evaluate_and_keep
 from phasegrad.runs.evaluation import Evaluation, elsewhere, run_evaluation
+from phasegrad.runs.history import History, history_of
 from phasegrad.runs.session import train
+from phasegrad.video.inline import inline_path
 from phasegrad.video.recorders import Video
 from phasegrad.video.recording import record_video
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from phasegrad.algorithms.base import Algorithm
 
 
@@ -35,6 +41,14 @@ class Verbs:
     experience: Experience
     leash: Leash
     ranks: Ranks
+    if not TYPE_CHECKING:
+        __signature__ = ShownSignature()
+
+    def __init_subclass__(cls, **how: Any) -> None:
+        super().__init_subclass__(**how)
+        name, about = getattr(cls, "name", ""), cls.__dict__.get("__doc__")
+        if name and about:
+            cls.__doc__ = documentation(name, about, cls.config_class)  # type: ignore[attr-defined]
 
     def learn(
         self,
@@ -171,6 +185,35 @@ class Verbs:
     def record(self, path: str | Path | None = None, **options: Any) -> Video:
         """Film evaluation episodes as an mp4; `options` are those of `phasegrad.record_video`."""
         return record_video(cast(Trainer, self), path, **options)
+
+    def video(self, path: str | Path | None = None, **options: Any) -> Video:
+        """Film an episode to look at in a notebook: `record`, into a folder of this process where there is no run directory."""
+        return record_video(cast(Trainer, self), inline_path(cast(Trainer, self), path), **options)
+
+    @property
+    def history(self) -> History:
+        """The metrics of its training as numpy arrays by name, `agent.history["return_mean"]`, one entry an iteration.
+
+        With a run directory all that its metrics.jsonl has up to the agent's step; without, what it has learnt in this
+        process.
+        """
+        return history_of(cast(Trainer, self))
+
+    def plot(self, *, title: str | None = None, smooth: float = 0.0) -> Figure:
+        """Its learning curve, as `phasegrad plot` draws it: a matplotlib figure, which a notebook shows.
+
+        `smooth` averages over so many environment steps.
+        """
+        return figure_of(cast("Algorithm", self), title, smooth)
+
+    def __repr__(self) -> str:
+        return as_text(cast("Algorithm", self))
+
+    def _repr_html_(self) -> str:
+        return as_html(cast("Algorithm", self))
+
+    def __dir__(self) -> list[str]:
+        return public_names(cast("Algorithm", self), object.__dir__(self))
 
     def save(self, path: str | Path, *, training: bool = True, episodes: int | None = None) -> None:
         """Write the agent with its card to a folder, or where `path` ends with .zip to one file, for `phasegrad.load`.

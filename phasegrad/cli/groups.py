@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from phasegrad.algorithms.most_changed import EVERYONES, MOST_CHANGED
+
 GROUPS: dict[str, tuple[str, ...]] = {
     "run": (
         "total_steps", "seed", "preset", "stop_at", "device", "storage", "compile", "act_precision", "torch_threads", "checkpoint_every",
@@ -40,28 +42,6 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "logging": ("eval_every", "eval_episodes", "eval_checkpoints", "log_steps", "track", "measure_interference"),
 }  # fmt: skip
 GROUPED = {name: group for group, names in GROUPS.items() for name in names}
-
-EVERYONES = ("env", "env_options", "total_steps", "seed", "preset", "num_envs", "num_steps", "gamma", "gae_lambda")
-SCALED = ("normalize_observation", "normalize_reward")
-MOST_CHANGED = {
-    "ppo": (
-        *EVERYONES, "learning_rate", "epochs", "num_minibatches", "objective", "clip_range", "entropy_coef", *SCALED,
-    ),
-    "ppg": (
-        *EVERYONES, "n_pi", "e_pi", "e_v", "e_aux", "beta_clone", "learning_rate", "aux_learning_rate", "entropy_coef",
-        "arch",
-    ),
-    "a2c": (*EVERYONES, "learning_rate", "optimizer", "entropy_coef", "value_coef", "hidden_sizes", *SCALED),
-    "vpg": (*EVERYONES, "learning_rate", "critic_learning_rate", "value_steps", "entropy_coef", "hidden_sizes", *SCALED),
-    "trpo": (
-        *EVERYONES, "max_kl", "cg_iterations", "critic_learning_rate", "value_epochs", "entropy_coef", "hidden_sizes",
-        *SCALED,
-    ),
-    "acer": (
-        *EVERYONES, "learning_rate", "replay_ratio", "replay_capacity", "trust_region", "trust_region_delta",
-        "importance_clip", "entropy_coef", "hidden_sizes",
-    ),
-}  # fmt: skip
 
 TRAIN_EXAMPLES = {
     "ppo": (

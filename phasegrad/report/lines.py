@@ -1,39 +1,23 @@
 """What a picture of learning curves shows, as numbers: each run's score and training return, and their mean over seeds.
 
-The score is the mean return of a run's evaluations; how the lines look is decided in plot.py.
+The score is the mean return of a run's evaluations; one run's curves are in runs/curves.py, how the lines look is decided in runs/drawing.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from phasegrad.errors import RunError
-from phasegrad.report.collect import RecordedRun
 from phasegrad.report.grouping import RunGroup
-from phasegrad.runs.reading import number_or_none
+from phasegrad.runs.curves import COLUMNS, SCORE, TEST_SCORE, TRAINING, Line, curve_of, smoothed
+
+__all__ = ["HEAD", "SCORE", "TEST_SCORE", "TRAINING", "Line", "as_table", "lines_of", "smoothed"]
 
 FEWEST_FOR_BAND = 3  # seeds: of two, a mean with its range is just the two
-SCORE, TEST_SCORE, TRAINING = "score", "score on test levels", "training"
-COLUMNS = {SCORE: "eval_return_mean", TEST_SCORE: "eval_test_return_mean", TRAINING: "return_mean"}
-RESULTS = {SCORE: "eval", TEST_SCORE: "eval_test"}
 MOST_POINTS = 400  # of a mean over seeds
-
-
-@dataclass(frozen=True)
-class Line:
-    """One drawn line: of a run, or the mean of several with the lowest and the highest."""
-
-    group: str
-    curve: str  # SCORE, TEST_SCORE or TRAINING
-    name: str  # of the run, or how many it is the mean of
-    steps: np.ndarray  # [points]
-    values: np.ndarray
-    lowest: np.ndarray | None = None
-    highest: np.ndarray | None = None
-    levels: str = ""  # training, where the group has scores on test levels too
 
 
 def lines_of(groups: Sequence[RunGroup], smooth: float = 0.0) -> list[Line]:
@@ -54,35 +38,11 @@ def lines_of(groups: Sequence[RunGroup], smooth: float = 0.0) -> list[Line]:
 def _run_lines(group: RunGroup, curve: str, smooth: float) -> list[Line]:
     lines = []
     for run in group.runs:
-        steps, values = _curve(run, curve)
+        steps, values = curve_of(run, run.result, curve)
         if len(steps):
             name = f"seed {run.seed}" if len({run.seed for run in group.runs}) == len(group.runs) else run.name
             lines.append(Line(group.label, curve, name, steps, smoothed(steps, values, smooth)))
     return lines
-
-
-def _curve(run: RecordedRun, curve: str) -> tuple[np.ndarray, np.ndarray]:
-    """(steps, values) in rising order; a score that only result.json has is a point of its own."""
-    rows, values = run.column(COLUMNS[curve])
-    steps = run.steps[rows]
-    evaluated = run.result.get(RESULTS.get(curve, ""))
-    if isinstance(evaluated, Mapping):
-        score = number_or_none(evaluated.get("return_mean"))
-        step = number_or_none(evaluated.get("step", run.result.get("step")))
-        step = float(run.steps[-1]) if step is None else step
-        if score is not None and (not len(steps) or step > steps[-1]):
-            return np.append(steps, step), np.append(values, score)
-    return steps, values
-
-
-def smoothed(steps: np.ndarray, values: np.ndarray, window: float) -> np.ndarray:
-    """Each value as the mean of those within `window` steps around it, half before and half after."""
-    if window <= 0 or len(values) < 2:
-        return values
-    sums = np.concatenate([[0.0], np.cumsum(values)])
-    first = np.searchsorted(steps, steps - window / 2, side="left")
-    last = np.searchsorted(steps, steps + window / 2, side="right")
-    return (sums[last] - sums[first]) / (last - first)
 
 
 def _together(lines: list[Line]) -> list[Line]:

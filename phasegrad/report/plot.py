@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import textwrap
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,13 +14,9 @@ from phasegrad.machine.paths import as_path
 from phasegrad.report.cells import csv_cell
 from phasegrad.report.collect import read_runs
 from phasegrad.report.grouping import group_runs
-from phasegrad.report.lines import HEAD, SCORE, TEST_SCORE, TRAINING, Line, as_table, lines_of
+from phasegrad.report.lines import HEAD, Line, as_table, lines_of
 from phasegrad.runs.below import named_output, read_named
 from phasegrad.runs.files import replacing_file, write_atomically
-
-TRAINING_LABEL = "training episodes, sampled actions, last 100"
-STAND_IN = "training return, last 100 episodes"  # where nothing was evaluated
-LEGEND_WIDTH = 110  # characters
 
 
 def plot_runs(
@@ -88,44 +83,13 @@ def _write_table(lines: Sequence[Line], path: Path) -> None:
 
 
 def _draw(lines: Sequence[Line], out: Path, title: str | None, smooth: float) -> None:
-    import matplotlib
+    from phasegrad.runs.drawing import drawn
 
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(figsize=(7.5, 4.8), dpi=140, layout="constrained")
     try:
-        _draw_lines(axes, lines)
-        smoothing = f", smoothed over {smooth:,.0f} steps" if smooth > 0 else ""
-        scored = any(line.curve != TRAINING for line in lines)
-        axes.set_ylabel(f"return{smoothing}" if scored else STAND_IN + smoothing)
-        axes.set_xlabel("environment steps")
-        axes.xaxis.set_major_formatter(
-            lambda value, _: f"{value / 1e6:g}M" if value >= 1e6 else f"{value / 1e3:g}k" if value else "0"
-        )
-        axes.grid(alpha=0.3)
-        axes.spines[["top", "right"]].set_visible(False)
-        handles, labels = axes.get_legend_handles_labels()
-        order = sorted(
-            range(len(labels)), key=lambda index: labels[index] == TRAINING_LABEL
-        )  # what is faint comes last
-        legend = figure.legend(
-            [handles[index] for index in order],
-            [labels[index] for index in order],
-            frameon=False,
-            fontsize=8,
-            loc="outside lower center",  # never over a curve
-        )
-        for entry in legend.get_texts():
-            entry.set_parse_math(False)  # a name with dollars is a name
-        if title:
-            axes.set_title(title, parse_math=False)
         out.parent.mkdir(parents=True, exist_ok=True)
-        _save(figure, out)
+        _save(drawn(lines, title, smooth, dots_per_inch=140), out)
     except OSError as error:
         raise RunError(f"--out {out} cannot be written: {error.strerror or error}.") from None
-    finally:
-        plt.close(figure)
 
 
 def _save(figure: Any, out: Path) -> None:
@@ -142,33 +106,3 @@ def _save(figure: Any, out: Path) -> None:
     for each in told:
         if each not in glyphs:
             warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
-
-
-def _draw_lines(axes: Any, lines: Sequence[Line]) -> None:
-    """A colour for each group; scores on top, training beneath, the legend naming each kind of line once."""
-    groups = list(dict.fromkeys(line.group for line in lines))
-    scored = {line.group for line in lines if line.curve != TRAINING}
-    named: set[str] = set()
-    for line in lines:
-        faint = line.curve == TRAINING and line.group in scored
-        colour = f"C{groups.index(line.group) % 10}"
-        alike = sum((other.group, other.curve) == (line.group, line.curve) for other in lines)
-        label = TRAINING_LABEL if faint else legend_text(line, alike)
-        named_so = f" {label}" if label.startswith("_") else label
-        shown = "_" if label in named else textwrap.fill(named_so, LEGEND_WIDTH)  # matplotlib leaves out what begins so
-        named.add(label)
-        style: dict[str, Any] = {"linewidth": 1.0, "alpha": 0.35, "zorder": 1} if faint else {"linewidth": 2.0}
-        marker = "o" if len(line.steps) < 20 and not faint else None
-        dashes = "--" if line.curve == TEST_SCORE else "-"
-        axes.plot(line.steps, line.values, dashes, color=colour, marker=marker, markersize=4, label=shown, **style)
-        if line.lowest is not None and not faint:
-            axes.fill_between(line.steps, line.lowest, line.highest, color=colour, alpha=0.18, linewidth=0)
-
-
-def legend_text(line: Line, alike: int) -> str:
-    """What a line is: the group, what was measured, and of how many seeds it is made."""
-    kinds = {SCORE: "greedy evaluation", TEST_SCORE: "greedy evaluation on test levels", TRAINING: STAND_IN}
-    measured = f"{kinds[line.curve]} on {line.levels} levels" if line.levels else kinds[line.curve]
-    if line.lowest is not None:
-        return f"{line.group}: {measured}, {line.name}, lowest to highest shaded"
-    return f"{line.group}: {measured}" + (f", {alike} seeds, a line each" if alike > 1 else "")

@@ -20,6 +20,8 @@ from phasegrad.compute.devices import pick_threads
 from phasegrad.config import coerce
 from phasegrad.data.transfers import to_device
 from phasegrad.errors import ConfigError, EnvError, PhasegradWarning
+from phasegrad.runs.notebook_card import card
+from phasegrad.runs.formats import score
 from phasegrad.tree import tree_map
 
 MOST_ENVS = 20  # played side by side
@@ -34,7 +36,7 @@ SUMMARY = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Evaluation:
     """Raw returns and lengths of evaluation episodes."""
 
@@ -69,6 +71,26 @@ class Evaluation:
 
     def __getitem__(self, name: str) -> float | int:
         return self.summary()[name]
+
+    def __repr__(self) -> str:
+        """In a line: the lists themselves are `returns` and `lengths`."""
+        return f"Evaluation({', '.join(f'{name} {value}' for name, value in self._told())})"
+
+    def _repr_html_(self) -> str:
+        return card("Evaluation", self._told())
+
+    def _told(self) -> list[tuple[str, str]]:
+        if not self.returns:
+            return [("episodes", "0")]
+        found = self.summary()
+        spread = f"{score(found['return_mean'])} ± {score(found['return_std'])}"
+        told = [
+            ("return", f"{spread} (from {score(found['return_min'])} to {score(found['return_max'])})"),
+            ("episodes", f"{len(self.returns):,}" + (f", {self.cut:,} of them cut" if self.cut else "")),
+            ("length", f"{score(found['length_mean'])} steps on average"),
+        ]
+        success = self.success_rate
+        return told if success is None else [*told, ("success", f"{success:.0%}")]
 
 
 @dataclass(frozen=True)

@@ -311,6 +311,8 @@ class Session:
             if self.metrics is not None and self.tensorboard is not None:
                 self.metrics.write(row)
                 self.tensorboard.write(row)
+            elif self.directory is None:
+                trainer.run.metrics.add(row)
             self.loggers.write(row)
             with self._kept(evaluated, due):
                 self._show(row)

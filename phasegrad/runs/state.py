@@ -14,6 +14,7 @@ from typing import Any
 from torch import Tensor
 
 from phasegrad.data.legs import Legs
+from phasegrad.runs.history import KEPT, History
 
 RECENT_EPISODES = 100
 
@@ -87,6 +88,7 @@ class RunState:
     history: list[dict[str, Any]] = field(
         default_factory=list
     )  # evaluations so far that its metrics tell of, oldest first
+    metrics: History = field(default_factory=lambda: History(KEPT), repr=False)  # so far, without a run directory
     run_dir: Path | None = None  # as it was given
     place: Path | None = field(default=None, init=False)  # the same, wherever an environment changes directory to
     overwrite: bool = False  # whether a run there, or what it holds beyond this one's step, may be replaced

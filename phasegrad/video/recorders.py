@@ -18,6 +18,7 @@ from phasegrad.video.actions import names_of, said_of
 from phasegrad.video.captions import Caption, captioned
 from phasegrad.video.film import Film, scaled
 from phasegrad.video.flames import with_flames
+from phasegrad.video.inline import embedded
 from phasegrad.video.stuck import Watch
 
 if TYPE_CHECKING:
@@ -38,6 +39,9 @@ class Video:
     endings: list[str] = field(default_factory=list)  # of each episode: over, stuck or max_steps
     size: tuple[int, int] = (0, 0)  # width and height in pixels
     frames_per_second: float = 0.0
+
+    def _repr_html_(self) -> str:
+        return embedded(self)
 
     def describe(self) -> str:
         """Where it is, what it takes and what it shows, as the command line prints it."""
