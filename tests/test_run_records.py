@@ -16,10 +16,10 @@ import pytest
 
 import phasegrad as pg
 from phasegrad.algorithms.presenting import described
-from phasegrad.runs.notebook_card import card
 from phasegrad.runs.evaluation import Evaluation
 from phasegrad.runs.formats import score
 from phasegrad.runs.history import History, read_history
+from phasegrad.runs.notebook_card import card
 from phasegrad.video.inline import MOST_BYTES
 from phasegrad.video.recorders import Video
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import gymnasium as gym
 
 from phasegrad.errors import RunError
-from phasegrad.runs.notebook_card import card, plain
 from phasegrad.runs.curves import lines_of_run
 from phasegrad.runs.formats import score
 from phasegrad.runs.history import history_of
+from phasegrad.runs.notebook_card import card, plain
 from phasegrad.runs.reading import number_or_none
 
 if TYPE_CHECKING:

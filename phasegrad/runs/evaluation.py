@@ -20,8 +20,8 @@ from phasegrad.compute.devices import pick_threads
 from phasegrad.config import coerce
 from phasegrad.data.transfers import to_device
 from phasegrad.errors import ConfigError, EnvError, PhasegradWarning
-from phasegrad.runs.notebook_card import card
 from phasegrad.runs.formats import score
+from phasegrad.runs.notebook_card import card
 from phasegrad.tree import tree_map
 
 MOST_ENVS = 20  # played side by side

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from phasegrad.errors import ConfigError, RunError, nearest
-from phasegrad.runs.notebook_card import card
 from phasegrad.runs.formats import number
+from phasegrad.runs.notebook_card import card
 from phasegrad.runs.reading import METRICS, MetricsReader, number_or_none
 
 if TYPE_CHECKING:

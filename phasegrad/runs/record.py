@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 from phasegrad.errors import RunError
 from phasegrad.machine.paths import as_path
 from phasegrad.runs.below import require_file
-from phasegrad.runs.notebook_card import card, plain
 from phasegrad.runs.curves import lines_of_run
 from phasegrad.runs.files import read_json_object, require_within_reach
 from phasegrad.runs.formats import duration, number, score
 from phasegrad.runs.history import History
 from phasegrad.runs.hooks import evaluation_of
+from phasegrad.runs.notebook_card import card, plain
 from phasegrad.runs.noting import read_evaluations
 from phasegrad.runs.reading import CONFIG, METRICS, RESULT, MetricsReader, number_or_none
 

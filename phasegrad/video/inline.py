@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from phasegrad.errors import RunError
 from phasegrad.machine.paths import as_path
 from phasegrad.machine.regular_files import open_regular, read_bounded
-from phasegrad.runs.notebook_card import card, escaped
 from phasegrad.runs.formats import score
+from phasegrad.runs.notebook_card import card, escaped
 
 if TYPE_CHECKING:
     from phasegrad.runs.contract import Trainer
