@@ -66,6 +66,7 @@ class Evil(DictIdentityEnv):
         super().__init__()
         self.names = {"noise": "*/ int x; /*", "part": 'a"\\\n??/b', "half": "\u202eesrever*\u200b/"}
         old = self.observation_space
+        assert isinstance(old, spaces.Dict)
         self.observation_space = spaces.Dict({self.names[key]: space for key, space in old.items()})
 
     def draw(self) -> Any:
