@@ -230,6 +230,7 @@ REFUSED = {
     "Chess-v1": "Chess-v1 is played in turn by several players, but only environments of one player can be trained on.",
     "IntersectionMultiAgent-v0": "IntersectionMultiAgent-v0 is for 2 players at once, but only environments of one player",
     "VizdoomCustom-v1": "plays a scenario of your own: give its files, --env.cfg-path FILE --env.wad-path FILE.",
+    "MiniGrid-WFC-MazeSimple-v0": "draws its rooms from pictures that the installed package minigrid does not bring",
     "Ant-v2": "Ant-v2 needs mujoco-py, which is no longer maintained: use Ant-v5.",
     "GymV21Environment-v0": "wraps yours by shimmy's GymV21CompatibilityV0",
 }

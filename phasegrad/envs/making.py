@@ -11,7 +11,7 @@ import time
 import warnings
 from collections.abc import Iterator, Sequence
 from multiprocessing.connection import wait
-from typing import Any
+from typing import Any, cast
 
 from phasegrad.envs.watching import StepTimeout, describe_timeout, time_limit
 from phasegrad.errors import EnvError, PhasegradWarning
@@ -52,17 +52,19 @@ def first_words(pipes: Sequence[Any], names: Sequence[tuple[int, int]], timeout:
 
     Where more are made than there are processors, the last may wait long for the first: the limit is between two answers.
     """
-    waiting = dict(zip(pipes, names, strict=True))
+    waiting: dict[Any, tuple[int, int]] = dict(zip(pipes, names, strict=True))
     told, since = False, time.monotonic()
     while waiting:
         limit = SECONDS_UNTIL_TOLD if timeout is None else timeout
         ready = wait(list(waiting), None if told else max(0.0, since + limit - time.monotonic()))
         for pipe in ready:
-            pipe.recv()  # type: ignore[union-attr]
+            _ = cast(Any, pipe).recv()
             del waiting[pipe]
             since = time.monotonic()
-        if not ready and timeout is not None:
-            raise EnvError(describe_timeout(*next(iter(waiting.values())), "being made", timeout))
-        if not ready:
-            tell_of_wait(*next(iter(waiting.values())), limit)
-            told = True
+        if ready:
+            continue
+        index, seed = next(iter(waiting.values()))
+        if timeout is not None:
+            raise EnvError(describe_timeout(index, seed, "being made", timeout))
+        tell_of_wait(index, seed, limit)
+        told = True

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 
 from phasegrad.envs.assets import without_models
+from phasegrad.envs.needs import is_installed
 from phasegrad.errors import EnvError
 
 SEVERAL_PLAYERS, NATIVE_CRASH, FILE_NEEDED, GONE = "several players", "ends the process", "needs a file", "gone"
@@ -22,6 +25,7 @@ _PLAYED_IN_TURN = "envpool.pgx"  # board games and card games, one of which a pl
 # Games for several players who join over a network: envpool 1.2.5 plays them alone and dies of it.
 _DYING = {"Cig-v1": "Deathmatch-v1", "MultiDuel-v1": "Deathmatch-v1"}
 _OF_A_FILE = {"VizdoomCustom-v1": ("cfg_path", "wad_path")}
+_DRAWN = "MiniGrid-WFC-"  # minigrid 3.2.0's wheel has no envs/wfc/patterns
 _VERSION = re.compile(r"(.+)-v(\d+)")
 
 
@@ -47,7 +51,12 @@ def refusal(env_id: str, package: str, players: int = 1, options: Collection[str
 
 
 def refusal_of_gymnasium(env_id: str) -> tuple[str, str] | None:
-    """The same for an id of gymnasium's registry whose entry only raises an error."""
+    """The same for an id of gymnasium's registry whose entry only raises an error, or whose package lacks its files."""
+    if env_id.startswith(_DRAWN) and not _has_patterns():
+        return FILE_NEEDED, (
+            f"{env_id} draws its rooms from pictures that the installed package minigrid does not bring: use --backend envpool "
+            "(Python: backend='envpool'), which has them."
+        )
     spec = gym.registry.get(env_id)
     entry = None if spec is None else spec.entry_point
     name = str(getattr(entry, "__name__", ""))
@@ -83,6 +92,12 @@ def players_of(env_id: str) -> int:
 
     entry: Any = registry.specs.get(env_id)
     return 1 if entry is None else int(entry[2].get("max_num_players", 1))
+
+
+def _has_patterns() -> bool:
+    found = find_spec("minigrid") if is_installed("minigrid") else None
+    places = (found.submodule_search_locations or ()) if found is not None else ()
+    return not places or any(Path(place, "envs", "wfc", "patterns").is_dir() for place in places)
 
 
 def _newest(env_id: str) -> str | None:
