@@ -85,7 +85,7 @@ def test_a_constructor_shows_its_settings(name: str) -> None:
 
 @pytest.mark.parametrize("name", BUILTIN)
 def test_help_lists_the_settings_that_people_change(name: str) -> None:
-    text = pydoc.render_doc(ALGORITHMS[name], renderer=pydoc.plaintext)
+    text = pydoc.plain(pydoc.render_doc(ALGORITHMS[name]))
     fields = documented_fields(settings_of(name))
     for field in set(MOST_CHANGED[name]) - {"env", "env_options"}:
         assert f"{field} = {fields[field].default!r}: " in text
@@ -149,7 +149,7 @@ def test_an_editor_completes_settings_from_the_source_alone() -> None:
 
 @pytest.mark.parametrize("name", BUILTIN)
 def test_internals_do_not_stand_among_an_agents_names(name: str) -> None:
-    agent = ALGORITHMS[name]("CartPole-v1", **SMALL)
+    agent: Any = ALGORITHMS[name]("CartPole-v1", **SMALL)
     shown = {each for each in dir(agent) if not each.startswith("_")}
     assert shown == PUBLIC
     assert all(hasattr(agent, each) for each in PUBLIC - {"history"})
