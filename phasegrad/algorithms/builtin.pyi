@@ -22,7 +22,7 @@ class PPO(_PPO):
     `env` is an environment id, a function that makes a gymnasium environment, or a gymnasium VectorEnv. `run_dir` is
     where checkpoints and metrics go; nothing is written without it. `overwrite` replaces a run that is there.
 
-    Settings changed most, of 80, with their defaults. What you do not set, the environment's preset may:
+    Settings changed most, of 82, with their defaults. What you do not set, the environment's preset may:
 
         env_options = {}: keyword arguments of the environment; on the command line --env.NAME VALUE
         total_steps = 1000000: environment steps of the whole run, over all environments
@@ -59,7 +59,9 @@ class PPO(_PPO):
         seed: int = 1,
         preset: str = "auto",
         device: str = "auto",
+        storage: str = "auto",
         compile: str = "auto",
+        act_precision: str = "float32",
         torch_threads: int = 0,
         checkpoint_every: int = 0,
         restart_every: int = 0,
@@ -141,7 +143,7 @@ class PPG(_PPG):
     `env` is an environment id, a function that makes a gymnasium environment, or a gymnasium VectorEnv. `run_dir` is
     where checkpoints and metrics go; nothing is written without it. `overwrite` replaces a run that is there.
 
-    Settings changed most, of 92, with their defaults. What you do not set, the environment's preset may:
+    Settings changed most, of 95, with their defaults. What you do not set, the environment's preset may:
 
         env_options = {}: keyword arguments of the environment; on the command line --env.NAME VALUE
         total_steps = 1000000: environment steps of the whole run, over all environments
@@ -179,7 +181,9 @@ class PPG(_PPG):
         seed: int = 1,
         preset: str = "auto",
         device: str = "auto",
+        storage: str = "auto",
         compile: str = "auto",
+        act_precision: str = "float32",
         torch_threads: int = 0,
         checkpoint_every: int = 0,
         restart_every: int = 0,
@@ -264,6 +268,7 @@ class PPG(_PPG):
         aux_buffer: int = 0,
         aux_steps: int = 0,
         aux_minibatch_size: int = 0,
+        aux_precision: str = "float32",
         hold_value: bool = False,
     ) -> None: ...
 
@@ -273,7 +278,7 @@ class A2C(_A2C):
     `env` is an environment id, a function that makes a gymnasium environment, or a gymnasium VectorEnv. `run_dir` is
     where checkpoints and metrics go; nothing is written without it. `overwrite` replaces a run that is there.
 
-    Settings changed most, of 70, with their defaults. What you do not set, the environment's preset may:
+    Settings changed most, of 72, with their defaults. What you do not set, the environment's preset may:
 
         env_options = {}: keyword arguments of the environment; on the command line --env.NAME VALUE
         total_steps = 1000000: environment steps of the whole run, over all environments
@@ -308,7 +313,9 @@ class A2C(_A2C):
         seed: int = 1,
         preset: str = "auto",
         device: str = "auto",
+        storage: str = "auto",
         compile: str = "auto",
+        act_precision: str = "float32",
         torch_threads: int = 0,
         checkpoint_every: int = 0,
         restart_every: int = 0,
@@ -380,7 +387,7 @@ class VPG(_VPG):
     `env` is an environment id, a function that makes a gymnasium environment, or a gymnasium VectorEnv. `run_dir` is
     where checkpoints and metrics go; nothing is written without it. `overwrite` replaces a run that is there.
 
-    Settings changed most, of 65, with their defaults. What you do not set, the environment's preset may:
+    Settings changed most, of 67, with their defaults. What you do not set, the environment's preset may:
 
         env_options = {}: keyword arguments of the environment; on the command line --env.NAME VALUE
         total_steps = 1000000: environment steps of the whole run, over all environments
@@ -415,7 +422,9 @@ class VPG(_VPG):
         seed: int = 1,
         preset: str = "auto",
         device: str = "auto",
+        storage: str = "auto",
         compile: str = "auto",
+        act_precision: str = "float32",
         torch_threads: int = 0,
         checkpoint_every: int = 0,
         restart_every: int = 0,
@@ -482,7 +491,7 @@ class TRPO(_TRPO):
     `env` is an environment id, a function that makes a gymnasium environment, or a gymnasium VectorEnv. `run_dir` is
     where checkpoints and metrics go; nothing is written without it. `overwrite` replaces a run that is there.
 
-    Settings changed most, of 69, with their defaults. What you do not set, the environment's preset may:
+    Settings changed most, of 71, with their defaults. What you do not set, the environment's preset may:
 
         env_options = {}: keyword arguments of the environment; on the command line --env.NAME VALUE
         total_steps = 1000000: environment steps of the whole run, over all environments
@@ -518,7 +527,9 @@ class TRPO(_TRPO):
         seed: int = 1,
         preset: str = "auto",
         device: str = "auto",
+        storage: str = "auto",
         compile: str = "auto",
+        act_precision: str = "float32",
         torch_threads: int = 0,
         checkpoint_every: int = 0,
         restart_every: int = 0,
@@ -589,7 +600,7 @@ class ACER(_ACER):
     `env` is an environment id, a function that makes a gymnasium environment, or a gymnasium VectorEnv. `run_dir` is
     where checkpoints and metrics go; nothing is written without it. `overwrite` replaces a run that is there.
 
-    Settings changed most, of 75, with their defaults. What you do not set, the environment's preset may:
+    Settings changed most, of 77, with their defaults. What you do not set, the environment's preset may:
 
         env_options = {}: keyword arguments of the environment; on the command line --env.NAME VALUE
         total_steps = 1000000: environment steps of the whole run, over all environments
@@ -626,7 +637,9 @@ class ACER(_ACER):
         seed: int = 1,
         preset: str = "auto",
         device: str = "auto",
+        storage: str = "auto",
         compile: str = "auto",
+        act_precision: str = "float32",
         torch_threads: int = 0,
         checkpoint_every: int = 0,
         restart_every: int = 0,
