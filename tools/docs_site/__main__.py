@@ -7,6 +7,7 @@ the navigation of mkdocs.yml names and that do not exist yet are left out of it;
 from __future__ import annotations
 
 import argparse
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,9 +15,10 @@ from typing import Any
 
 import yaml
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))  # the package of this repository, whatever is installed
-sys.path.insert(0, str(Path(__file__).parent))
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+FETCHED = "https://unpkg.com/iframe-worker/shim"
+sys.path[:0] = [str(HERE), str(ROOT)]  # the package of this repository, whatever is installed
 
 from staging import Staging  # noqa: E402
 
@@ -42,15 +44,26 @@ def main() -> int:
     if finished.returncode:
         print(finished.stdout + finished.stderr, file=sys.stderr)
         return 1
+    search_on_files(out / "site")
     print(f"The site is in {out / 'site'}: open index.html in a browser.")
     return 0
+
+
+def search_on_files(site: Path) -> None:
+    """Put our own script in the place of the one that the theme would fetch from another server."""
+    script = site / "assets" / "javascripts" / "search_on_files.js"
+    shutil.copy(HERE / script.name, script)
+    for page in site.rglob("*.html"):
+        text = page.read_text(encoding="utf-8")
+        up = "../" * (len(page.relative_to(site).parts) - 1)
+        page.write_text(text.replace(FETCHED, f"{up}assets/javascripts/{script.name}"), encoding="utf-8")
 
 
 def existing(entries: list[Any], pages: Path) -> list[Any]:
     """The navigation without pages that are not there, and groups that are left empty."""
     kept = []
     for entry in entries:
-        (title, value), = entry.items()
+        ((title, value),) = entry.items()
         if isinstance(value, list):
             value = existing(value, pages)
         elif not (pages / value).exists():

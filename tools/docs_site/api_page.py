@@ -98,11 +98,12 @@ def members(kind: type) -> list[tuple[str, Any]]:
 
 
 def docstring(thing: Any) -> str:
-    """Its docstring as Markdown: text that stands four deep stays code."""
+    """Its docstring as Markdown; what is written in columns stays as it is."""
     text = inspect.getdoc(thing) or ""
     if inspect.isclass(thing) and text.startswith(f"{thing.__name__}("):  # what a dataclass says by itself
         text = ""
-    return text + "\n"
+    parts = [f"```text\n{part}\n```" if re.search(r"\S {3,}\S", part) else part for part in text.split("\n\n")]
+    return "\n\n".join(parts) + "\n"
 
 
 def signature(name: str, thing: Any) -> str:
@@ -122,7 +123,11 @@ def signature(name: str, thing: Any) -> str:
         if parameter.kind is parameter.KEYWORD_ONLY and "*" not in words and not any(w.startswith("*") for w in words):
             words.append("*")
         words.append(text)
-    back = "" if found.return_annotation in (found.empty, None) or inspect.isclass(thing) else shortened(found.return_annotation)
+    back = (
+        ""
+        if found.return_annotation in (found.empty, None) or inspect.isclass(thing)
+        else shortened(found.return_annotation)
+    )
     tail = f" -> {back}" if back and back != "None" else ""
     line = f"{name}({', '.join(words)}){tail}"
     return line if len(line) <= WIDTH else f"{name}(\n    " + ",\n    ".join(words) + f",\n){tail}"
