@@ -16,8 +16,14 @@ INLINE = re.compile(r"\$`([^`\n]+)`\$")
 
 def with_equations(text: str) -> str:
     """A page with each of its formulas as MathML."""
-    text = BLOCK.sub(lambda found: f'<div class="equation">{mathml(found[1], "block")}</div>', text)
-    return INLINE.sub(lambda found: mathml(found[1], "inline"), text)
+    text = BLOCK.sub(lambda found: f'<div class="equation">{"".join(side_by_side(found[1]))}</div>', text)
+    # a <math> at the start of a line would begin a block of its own
+    return INLINE.sub(lambda found: f"<span>{mathml(found[1], 'inline')}</span>", text)
+
+
+def side_by_side(latex: str) -> list[str]:
+    """The formulas of a block; those that a line of \\qquad parts may stand below each other on a narrow screen."""
+    return [f"<div>{mathml(part, 'block')}</div>" for part in re.split(r"^\\qquad$", latex, flags=re.MULTILINE)]
 
 
 def mathml(latex: str, display: str) -> str:
