@@ -49,9 +49,9 @@ def settings_page() -> str:
     groups: dict[str, list[str]] = {group: [] for group in (*GROUPS, "other")}
     for config_class in classes.values():
         for name in documented_fields(config_class):
-            group = groups[GROUPED.get(name, "other")]
-            if name not in group:
-                group.append(name)
+            known = groups[GROUPED.get(name, "other")]
+            if name not in known:
+                known.append(name)
     order = {name: place for place, name in enumerate(GROUPED)}
     parts = [INTRODUCTION]
     for group, names in groups.items():
