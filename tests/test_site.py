@@ -179,7 +179,7 @@ def test_a_page_that_is_not_named_and_a_link_to_nowhere_end_the_build(tmp_path: 
 
 
 @pytest.mark.skipif(find_chromium() is None, reason="no Chromium")
-def test_a_browser_finds_a_setting_and_asks_no_server(site: Site, tmp_path: Path) -> None:
+def test_a_browser_draws_equations_and_asks_no_server(site: Site, tmp_path: Path) -> None:
     with Browser(find_chromium() or "", tmp_path / "profile") as browser:
         browser.open((site.folder / "ppo.html").as_uri())
         assert browser.ask("document.querySelector('math[display=block]').getBoundingClientRect().width") > 100
