@@ -49,8 +49,7 @@ check-lock: setup
 	$(BIN)/python tools/check_lock.py requirements.lock requirements-envpool.lock --platform
 
 docs: setup
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
-	@echo "The site is in build/site."
+	$(BIN)/python tools/docs_site
 
 bench: setup
 	$(BIN)/phasegrad bench --out results/bench.json
