@@ -34,16 +34,17 @@ TASKS = {
 MACHINE = "two threads of an AMD EPYC processor, no GPU"
 SPEED = {"machine": MACHINE, "command": "python benchmarks/compare.py --repeats 5 --seconds 8"}
 SCORE = {"machine": MACHINE, "command": "python benchmarks/time_to_score.py"}
-THEMES = {  # of the text, of what matters less, of the rules, and of each library's bars
-    "light": {"text": "#1f2328", "faint": "#59636e", "rule": "#d1d9e0"},
-    "dark": {"text": "#f0f6fc", "faint": "#9198a1", "rule": "#3d444d"},
+THEMES = {  # of the text, and of what matters less
+    "light": {"text": "#1f2328", "faint": "#59636e"},
+    "dark": {"text": "#f0f6fc", "faint": "#9198a1"},
 }
 BARS = {
     "light": {"ours": "#0969da", "sb3": "#818b98", "cleanrl": "#bc7a1c"},
     "dark": {"ours": "#4493f8", "sb3": "#7d8590", "cleanrl": "#d29922"},
 }
-WIDTH, LEFT, RIGHT = 840, 244, 210  # RIGHT leaves room for the label behind the longest bar
-BAR, GAP, BETWEEN = 16, 3, 13
+WIDTH, LEFT, RIGHT = 600, 8, 176  # narrow, to be read on a phone; RIGHT is for the label behind the longest bar
+NAME, BAR, GAP, BETWEEN = 18, 16, 3, 9
+HEADING = 28
 
 
 @dataclass(frozen=True)
@@ -56,13 +57,13 @@ class Bar:
 @dataclass(frozen=True)
 class Panel:
     heading: str
-    caption: str
+    caption: tuple[str, str]
     rows: list[tuple[str, list[Bar]]]  # a task and its bars
 
     @property
     def height(self) -> int:
-        bars = sum(len(found) * (BAR + GAP) + BETWEEN for _, found in self.rows)
-        return 34 + bars + 26
+        rows = sum(NAME + len(found) * (BAR + GAP) + BETWEEN for _, found in self.rows)
+        return HEADING + rows + 20 * len(self.caption) + 12
 
 
 def measured(found: dict[str, Any]) -> dict[str, float | None]:
@@ -76,9 +77,9 @@ def measured(found: dict[str, Any]) -> dict[str, float | None]:
     return medians
 
 
-def captioned(name: str, found: dict[str, Any], usual: dict[str, str]) -> str:
+def captioned(name: str, found: dict[str, Any], usual: dict[str, str]) -> tuple[str, str]:
     about = {**usual, **found.get("about", {})}
-    return f"{about['command']}, {about['machine']} (results/{name})"
+    return f"Medians of {about['command']},", f"on {about['machine']}: results/{name}"
 
 
 def speed_panel(found: dict[str, Any]) -> Panel:
@@ -99,7 +100,7 @@ def speed_panel(found: dict[str, Any]) -> Panel:
                 bars.append(Bar(library, ratio / longest, f"{rate:,.0f} steps/s{times}"))
         rows.append((TASKS[task], bars))
     caption = captioned("speed-sb3.json", found, SPEED)
-    return Panel("Training speed of PPO beside Stable-Baselines3 (longer is better)", caption, rows)
+    return Panel("Training speed of PPO, as a multiple of Stable-Baselines3", caption, rows)
 
 
 def score_panel(found: dict[str, Any]) -> Panel:
@@ -113,7 +114,7 @@ def score_panel(found: dict[str, Any]) -> Panel:
         bars = []
         for library, seconds in medians.items():
             label = (
-                "not reached by most seeds"
+                "mostly not reached"
                 if seconds is None
                 else f"{seconds:,.0f} s"
                 if seconds >= 10
@@ -143,7 +144,7 @@ def svg(drawn: list[Panel], theme: str) -> str:
     font = "-apple-system, BlinkMacSystemFont, 'Segoe UI', 'Noto Sans', Helvetica, Arial, sans-serif"
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" '
-        f'font-family="{font}" font-size="13" role="img">',
+        f'font-family="{font}" font-size="14" role="img">',
         f"<title>{escape('; '.join(panel.heading for panel in drawn))}</title>",
         *legend(shown, theme),
     ]
@@ -164,23 +165,22 @@ def legend(shown: list[str], theme: str) -> Iterator[str]:
 
 def panel_lines(panel: Panel, top: int, theme: str) -> Iterator[str]:
     colours = THEMES[theme]
-    yield f'<text x="8" y="{top + 14}" fill="{colours["text"]}" font-size="15" font-weight="600">{escape(panel.heading)}</text>'
-    below, full = top + 34, WIDTH - LEFT - RIGHT
-    yield f'<line x1="{LEFT}" x2="{LEFT}" y1="{below - 4}" y2="{top + panel.height - 34}" stroke="{colours["rule"]}"/>'
+    yield f'<text x="8" y="{top + 14}" fill="{colours["text"]}" font-size="16" font-weight="600">{escape(panel.heading)}</text>'
+    below, full = top + HEADING, WIDTH - LEFT - RIGHT
     for task, bars in panel.rows:
-        middle = below + len(bars) * (BAR + GAP) / 2 + 3
-        yield f'<text x="{LEFT - 10}" y="{middle:g}" fill="{colours["text"]}" text-anchor="end">{escape(task)}</text>'
+        yield f'<text x="{LEFT}" y="{below + 13}" fill="{colours["text"]}">{escape(task)}</text>'
+        below += NAME
         for bar in bars:
             length = max(2.0, full * bar.length)
-            weight = ' font-weight="600"' if bar.library == "ours" else ""
+            ours = bar.library == "ours"
+            weight, colour = (' font-weight="600"', colours["text"]) if ours else ("", colours["faint"])
             yield f'<rect x="{LEFT}" y="{below}" width="{length:.1f}" height="{BAR}" rx="2" fill="{BARS[theme][bar.library]}"/>'
-            yield (
-                f'<text x="{LEFT + length + 6:.1f}" y="{below + 12.5}" fill="{colours["text" if weight else "faint"]}" '
-                f'font-size="12"{weight}>{escape(bar.label)}</text>'
-            )
+            yield f'<text x="{LEFT + length + 7:.1f}" y="{below + 12.5}" fill="{colour}"{weight}>{escape(bar.label)}</text>'
             below += BAR + GAP
         below += BETWEEN
-    yield f'<text x="8" y="{below + 4}" fill="{colours["faint"]}" font-size="11.5">{escape(panel.caption)}</text>'
+    for line in panel.caption:
+        yield f'<text x="{LEFT}" y="{below + 12}" fill="{colours["faint"]}" font-size="12.5">{escape(line)}</text>'
+        below += 20
 
 
 def main() -> None:
