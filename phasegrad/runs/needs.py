@@ -45,6 +45,6 @@ def memory_explained(trainer: Trainer, where: Callable[[], str]) -> Iterator[Non
         rollouts = gigabytes(trainer.storage_bytes())
         message = (
             f"There was not enough memory at step {trainer.run.progress.step}: {trainer.smaller_storage} (stored rollouts "
-            f"take {rollouts}), or end what else needs memory. {where()}"
+            f"take {rollouts}), or close other programs that need memory. {where()}"
         )
     raise RunError(message)  # out here: the traceback of the other holds on to what it could not use
