@@ -106,7 +106,7 @@ def test_fewer_processors_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     resumed = pg.load(tmp_path / "run", env=Pictures)
     (sentence,) = told(resumed, 128)
     assert sentence == (
-        "The run goes on with torch_threads 1 in place of 2, so it may not end with the bits it would have had; "
+        "The run continues with torch_threads 1 in place of 2, so it may not end bit for bit as it would have; "
         "torch_threads 2 would keep that part of them."
     )
     assert told(resumed, 192) == []  # once

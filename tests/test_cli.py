@@ -191,7 +191,7 @@ def checked(name: str, ok: bool, optional: bool) -> Check:
         ),
         (
             [checked("torch", False, False), checked("ray", False, True)],
-            "phasegrad is not ready: torch must be mended, as the lines marked FAIL say.",
+            "phasegrad is not ready: torch must be fixed; see the lines marked FAIL.",
             1,
         ),
     ],

@@ -38,23 +38,57 @@ def makes_procgen(text: str) -> bool:
     return "procgen/" in text
 
 
-@pytest.mark.parametrize("procgen", [False, pytest.param(True, marks=needs_procgen)], ids=["others", "procgen"])
-def test_every_command_of_the_readme_runs(procgen: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_command_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    commands = [line for block in blocks("bash") for line in block.splitlines() if line.startswith("phasegrad ")]
-    commands = [command for command in commands if makes_procgen(command) == procgen]
-    assert len(commands) >= (1 if procgen else 8)
+    commands = [line for block in blocks("bash") for line in block.splitlines()]
+    assert len(commands) >= 4
     for command in commands:
-        arguments = shlex.split(shortened(command))[1:]
-        assert main([*arguments, "--quiet"] if arguments[0] in ("train", "resume") else arguments) == 0, command
+        run_command(command)
 
 
-@pytest.mark.parametrize("index", range(2))
-def test_every_snippet_of_the_readme_runs(index: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def run_command(command: str) -> None:
+    """A line of a page, made short; torchrun's in processes of its own."""
+    arguments = shlex.split(shortened(command), comments=True)
+    if arguments[0] == "torchrun":
+        finished = subprocess.run(
+            [sys.executable, "-m", "torch.distributed.run", *arguments[1:], "--quiet"], timeout=300
+        )
+        assert finished.returncode == 0, command
+        return
+    assert arguments.pop(0) == "phasegrad", command
+    quiet = arguments[0] in ("train", "tune", "resume", "clone")
+    assert main([*arguments, "--quiet"] if quiet else arguments) == 0, command
+
+
+def test_the_snippet_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    snippets = blocks("python")
-    assert len(snippets) == 2
-    exec(compile(shortened(snippets[index]), f"README snippet {index}", "exec"), {"__name__": "readme"})
+    (snippet,) = blocks("python")
+    assert len([line for line in snippet.splitlines() if line]) == 5  # as its heading says
+    exec(compile(shortened(snippet), "README snippet", "exec"), {"__name__": "readme"})
+
+
+@pytest.mark.parametrize("procgen", [False, pytest.param(True, marks=needs_procgen)], ids=["others", "procgen"])
+def test_the_commands_of_the_features_run(procgen: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    commands = [command for command in commands_of("features.md") if makes_procgen(command) == procgen]
+    assert len(commands) >= (1 if procgen else 14)
+    for command in commands:
+        run_command(command)
+
+
+def test_the_commands_of_the_answers_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    commands = commands_of("answers.md")
+    assert len(commands) >= 3
+    for command in commands:
+        if makes_procgen(command):  # takes long, and is run above
+            assert command in commands_of("features.md")
+        else:
+            run_command(command)
+
+
+def commands_of(name: str) -> list[str]:
+    return [line for block in blocks("bash", ROOT / "docs" / name) for line in block.splitlines()]
 
 
 def pages_with_snippets() -> list[Any]:
@@ -88,10 +122,11 @@ TAKEN_FOR_GRANTED = {
 }  # fmt: skip
 # Commands that need an account, hours or the Procgen wheel: other tests run their like.
 NOT_RUN = {"callbacks.md", "procgen.md"}
+APART = {"answers.md", "features.md"}  # in tests of their own, above
 WITH_COMMANDS = [page.name for page in sorted((ROOT / "docs").glob("*.md")) if blocks("bash", page)]
 
 
-@pytest.mark.parametrize("name", [name for name in WITH_COMMANDS if name not in NOT_RUN])
+@pytest.mark.parametrize("name", [name for name in WITH_COMMANDS if name not in NOT_RUN | APART])
 def test_the_commands_of_a_page_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(ROOT / "examples")  # for environments that they register
@@ -100,7 +135,7 @@ def test_the_commands_of_a_page_run(name: str, tmp_path: Path, monkeypatch: pyte
     for snippet in blocks("python", page):
         if found := re.match(r"# (\w+\.py)\n", snippet):  # a file that the reader is told to write
             (tmp_path / found[1]).write_text(snippet)
-    commands = [line for block in blocks("bash", page) for line in block.splitlines()]
+    commands = commands_of(name)
     small = ["--num-envs", "2", "--num-steps", "16", "--num-minibatches", "2", "--total-steps", "512"]
     small += ["--checkpoint-every", "256", "--quiet"]  # two of them, to be shown side by side
     for run, env in TAKEN_FOR_GRANTED.items():
@@ -110,10 +145,7 @@ def test_the_commands_of_a_page_run(name: str, tmp_path: Path, monkeypatch: pyte
         (tmp_path / "agents").symlink_to(ROOT / "agents")
     assert commands
     for command in commands:
-        arguments = shlex.split(shortened(command), comments=True)
-        assert arguments.pop(0) == "phasegrad"
-        quiet = arguments[0] in ("train", "tune", "resume", "clone")
-        assert main([*arguments, "--quiet"] if quiet else arguments) == 0, command
+        run_command(command)
 
 
 @pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.name)
@@ -128,7 +160,8 @@ def test_every_example_runs(example: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
     text = re.sub(r"```.*?```|`[^`\n]*`", "", page.read_text(), flags=re.DOTALL)  # brackets of formulas are no links
-    links = re.findall(r"\]\(([^)#]+?)\)", text)
+    links = re.findall(r"\]\(([^)#]+?)\)|(?:src|srcset)=\"([^\"]+)\"", text)
+    links = [markdown or html for markdown, html in links]
     for link in links:
         if "://" not in link and link not in GENERATED:
             assert (page.parent / link).exists(), f"{page.name} points to {link}"

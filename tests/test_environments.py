@@ -227,7 +227,7 @@ def test_only_allowed_combinations_are_taken(env: str) -> None:
 REFUSED = {
     "Cig-v1": "envpool's native code ends the process in it: use Deathmatch-v1, which one player plays.",
     "MultiDuel-v1": "envpool's native code ends the process in it: use Deathmatch-v1, which one player plays.",
-    "Chess-v1": "Chess-v1 is played in turn by several players, but only environments of one player can be trained on.",
+    "Chess-v1": "Chess-v1 is for several players in turn, but only environments of one player can be trained on.",
     "IntersectionMultiAgent-v0": "IntersectionMultiAgent-v0 is for 2 players at once, but only environments of one player",
     "VizdoomCustom-v1": "plays a scenario of your own: give its files, --env.cfg-path FILE --env.wad-path FILE.",
     "MiniGrid-WFC-MazeSimple-v0": "draws its rooms from pictures that the installed package minigrid does not bring",
@@ -274,7 +274,7 @@ def test_the_list_marks_what_cannot_be_trained_on() -> None:
     lines = {line.partition(":")[0] for line in said.splitlines()}
     assert {"classic", "other (not to be trained on"} <= lines
     if "Chess-v1" in marked:
-        assert "pgx (not to be trained on: several players): AnimalShogi-v1" in said
+        assert "pgx (cannot be trained on: several players): AnimalShogi-v1" in said
         assert "Chess-v1" in run("envs", "pgx")[1]
 
 

@@ -507,7 +507,7 @@ def test_another_version_is_told(tmp_path: Path) -> None:
     state["versions"]["torch"] = "1.0"
     path.write_text(json.dumps(state))
     with pytest.warns(
-        PhasegradWarning, match=r"was written with torch 1\.0 and is read with .* perhaps not to the same bits"
+        PhasegradWarning, match=r"was written with torch 1\.0 and is read with .* perhaps not bit for bit"
     ):
         pg.load(tmp_path / "agent")
 

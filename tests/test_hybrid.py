@@ -146,8 +146,8 @@ def test_predict_takes_masks_flat_and_nested() -> None:
     ("mask", "sentence"),
     [
         ({"move": np.ones(3)}, r"mask of one observation has shape \(3,\) for the part 'move', which needs 4 entries"),
-        ({"mov": np.ones(4)}, "speaks of the part 'mov', which does not exist; those .* are move, keys, level"),
-        ({"aim": np.ones(1)}, "speaks of the part 'aim', which has no choices"),
+        ({"mov": np.ones(4)}, "names the part 'mov', which does not exist; those .* are move, keys, level"),
+        ({"aim": np.ones(1)}, "names the part 'aim', which has no choices"),
         ({"keys": (np.ones(2), np.zeros(3))}, "mask of observation 0 allows no action at all for 'keys'"),
         ({"keys": (np.ones(2), np.ones(2))}, "for the part 'keys.1', which needs 3 entries"),
         (np.ones(11), r"has shape \(11,\), but one observation with the action space .* needs \(1, 12\)"),

@@ -133,7 +133,9 @@ def test_a_reader_that_goes_away_costs_nothing(tmp_path: Path) -> None:
     said = run.stderr.read()
     assert run.wait(30) == 141
     step = int(rows(tmp_path)[-1]["step"])
-    assert f"stopped, since nobody reads its output any more. The last good checkpoint is that of step {step}" in said
+    assert (
+        f"stopped, because nothing reads its output any more. The last good checkpoint is that of step {step}" in said
+    )
     assert "Traceback" not in said
     assert whole(tmp_path) == step
 
@@ -145,5 +147,5 @@ def test_threads_that_an_environment_forgot_do_not_keep_the_command(tmp_path: Pa
     command = [sys.executable, "-m", "phasegrad", *arguments, "--quiet", "--eval-episodes", "0"]
     done = subprocess.run(command, cwd=tmp_path, env=environment, text=True, capture_output=True, timeout=60)
     assert done.returncode == 0
-    assert "a thread that was begun meanwhile does not end (forgotten): the command ends without it." in done.stderr
+    assert "a thread that was started meanwhile does not end (forgotten): the command exits without it." in done.stderr
     assert (tmp_path / "run" / "result.json").exists()

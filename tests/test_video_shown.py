@@ -382,7 +382,7 @@ def test_checkpoints_are_shown_side_by_side(run: Path, tmp_path: Path, capsys: p
         main(["video", str(run), "--checkpoints", "first,last", "--seed", "5", "--out", str(tmp_path / "v.mp4")]) == 0
     )
     printed = capsys.readouterr().out
-    assert "first is step 64, the first checkpoint there is: keep_checkpoints 3 had the run keep no more." in printed
+    assert "first is step 64, the earliest checkpoint that the run still has (keep_checkpoints 3)." in printed
     frames, _ = decoded(tmp_path / "v.mp4")
     expected = []
     for step in (64, 128):

@@ -18,7 +18,7 @@ class A2CConfig(RMSPropConfig, AdaptiveConfig):
         1.0, "lambda of generalised advantage estimation; 1 is the n-step return", low=0, high=1
     )
     updates_per_iteration: int = setting(
-        32, "rollouts, each with its update, between two lines of metrics; rates are read once for all of them", low=1
+        32, "rollouts, each with its update, per line of metrics; schedules are read once for all of them", low=1
     )
     entropy_coef: float = setting(
         0.01, "weight of the entropy bonus, or its schedule [beta]", low=0, live=True, scheduled=True

@@ -17,7 +17,7 @@ class ACERConfig(RMSPropConfig):
     num_steps: int = setting(20, "T: steps of each environment before each update [k]", low=1)
     gae_lambda: float = setting(1.0, "lambda of Retrace's traces, 1 in the paper", low=0, high=1)
     updates_per_iteration: int = setting(
-        8, "rollouts, each with its updates, between two lines of metrics; rates are read once for all of them", low=1
+        8, "rollouts, each with its updates, per line of metrics; schedules are read once for all of them", low=1
     )
     entropy_coef: float = setting(
         0.01, "weight of the entropy bonus, or its schedule", low=0, live=True, scheduled=True
@@ -25,17 +25,19 @@ class ACERConfig(RMSPropConfig):
     q_coef: float = setting(
         0.5, "weight of the loss of Q, 1/2 (Qret - Q)^2, or its schedule", low=0, live=True, scheduled=True
     )
-    max_grad_norm: float = setting(10.0, "longest gradient, of each network by itself; 0 for no clipping", low=0)
+    max_grad_norm: float = setting(10.0, "maximum gradient norm, for each network separately; 0 for no clipping", low=0)
     replay_ratio: float = setting(
-        4.0, "replay updates for each rollout, in the mean of a Poisson distribution [r]; 0 is on-policy", low=0
+        4.0, "mean number of replay updates per rollout (Poisson-distributed) [r]; 0 is on-policy", low=0
     )
     replay_capacity: int = setting(50_000, "environment steps that the replay memory holds", low=1)
     replay_start: int = setting(10_000, "environment steps in the memory before the first replay update", low=0)
     importance_clip: float = setting(
-        10.0, "where importance weights are truncated; what that cuts off is corrected [c]", low=1, live=True
+        10.0, "where importance weights are truncated, with a bias correction [c]", low=1, live=True
     )
     trust_region: bool = setting(True, "keep each update near the average policy")
-    trust_region_delta: float = setting(1.0, "how far an update may go in its direction [delta]", low=0, live=True)
+    trust_region_delta: float = setting(
+        1.0, "how far an update may move from the average policy [delta]", low=0, live=True
+    )
     average_decay: float = setting(0.99, "how slowly the average policy follows [alpha]", low=0, high=1)
 
     def validate(self) -> None:

@@ -131,7 +131,7 @@ class Experience:
         if run.played_to and run.played_to != self.observations_digest():
             warnings.warn(
                 f"The environments of {self.config.env} did not play back as they were played, so they are not "
-                "deterministic: the run goes on, but not as if it had never stopped.",
+                "deterministic: the run continues, but not as if it had never stopped.",
                 PhasegradWarning,
                 stacklevel=2,
             )

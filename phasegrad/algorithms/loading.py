@@ -346,8 +346,8 @@ def _compare_versions(folder: Path, state: dict[str, Any]) -> None:
     if other:
         before, after = (", ".join(f"{name} {str(of[name])[:40]}" for name in other) for of in (saved, now))
         warnings.warn(
-            f"{folder} was written with {before} and is read with {after}: training can go on, but perhaps not to the "
-            "same bits.",
+            f"{folder} was written with {before} and is read with {after}: training can continue, but perhaps not bit "
+            "for bit.",
             PhasegradWarning,
             stacklevel=6,
         )

@@ -29,7 +29,7 @@ class PPGConfig(SurrogateConfig):
     e_aux: int = setting(6, "epochs of the auxiliary phase over the buffer [E_aux]; 0 leaves the phase out", low=0)
     beta_clone: float = setting(
         1.0,
-        "weight of the KL that keeps the policy in the auxiliary phase, or its schedule [beta_clone]",
+        "weight of the KL that holds the policy in place in the auxiliary phase, or its schedule [beta_clone]",
         low=0,
         live=True,
         scheduled=True,
@@ -74,7 +74,7 @@ class PPGConfig(SurrogateConfig):
         choices=("float32", "bfloat16"),
     )
     hold_value: bool = setting(
-        False, "policy phase only holds V where it was, 1/2 (V - V_old)^2; the auxiliary phase alone fits it (DCPG)"
+        False, "the policy phase only holds V in place, 1/2 (V - V_old)^2; the auxiliary phase alone fits it (DCPG)"
     )
 
     def validate(self) -> None:

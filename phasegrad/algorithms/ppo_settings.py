@@ -14,6 +14,9 @@ class PPOConfig(SurrogateConfig):
 
     epochs: int = setting(10, "passes over each rollout [K]", low=1)
     kl_stop: float = setting(
-        0.0, "end the epochs of an update when one has moved the policy by this mean KL; 0 never", low=0, live=True
+        0.0,
+        "stop an update's epochs early once the mean KL to the old policy reaches this; 0 for never",
+        low=0,
+        live=True,
     )
-    recompute_advantages: bool = setting(False, "estimate advantages anew before each epoch")
+    recompute_advantages: bool = setting(False, "recompute advantages before each epoch")

@@ -40,7 +40,7 @@ class PolicyGradientConfig(Config):
     entropy_coef: float = setting(
         0.0, "weight of the entropy bonus, or its schedule [c_2, beta_S]", low=0, live=True, scheduled=True
     )
-    max_grad_norm: float = setting(0.5, "longest gradient, of each network by itself; 0 for no clipping", low=0)
+    max_grad_norm: float = setting(0.5, "maximum gradient norm, for each network separately; 0 for no clipping", low=0)
 
     def validate(self) -> None:
         super().validate()
@@ -58,8 +58,8 @@ class AdaptiveConfig(PolicyGradientConfig):
 
     kl_learning_rate: float = setting(
         0.0,
-        "KL of an update that the learning rate adapts to: divided by 1.5 above twice it, multiplied by 1.5 below half of "
-        "it, from 1e-6 to 1e-2; 0 leaves it alone",
+        "target KL of an update for an adaptive learning rate: divided by 1.5 above twice the target, multiplied by 1.5 "
+        "below half of it, from 1e-6 to 1e-2; 0 for a rate that does not adapt",
         low=0,
     )
 
@@ -83,7 +83,7 @@ class AdaptiveConfig(PolicyGradientConfig):
 class RMSPropConfig(PolicyGradientConfig):
     """Settings of the algorithms whose papers step by RMSProp."""
 
-    optimizer: str = setting("rmsprop", "what takes the steps", choices=("rmsprop", "adam"))
+    optimizer: str = setting("rmsprop", "the optimiser to use", choices=("rmsprop", "adam"))
     learning_rate: float = setting(7e-4, f"the optimiser's step size; {SCHEDULES}", low=0, live=True, scheduled=True)
     rmsprop_alpha: float = setting(0.99, "decay of RMSProp's mean square [alpha]", low=0, high=1)
     rmsprop_eps: float = setting(1e-5, "RMSProp's epsilon", low=0)
@@ -110,7 +110,7 @@ class SurrogateConfig(AdaptiveConfig):
     )
     clip_range: float = setting(
         0.2,
-        "how far the ratio may move the clipped objective, or its schedule [epsilon]",
+        "how far the probability ratio may be from 1 before it is clipped, or its schedule [epsilon]",
         low=0,
         live=True,
         scheduled=True,
@@ -119,12 +119,12 @@ class SurrogateConfig(AdaptiveConfig):
         False, "clip range falls linearly to 0 over the run, as with the schedule linear", live=True
     )
     kl_beta: float = setting(
-        1.0, "weight of the KL penalty of objective kl; the first one where it adapts [beta, beta_pi]", low=0, live=True
+        1.0, "weight of the KL penalty of objective kl; the initial one if it adapts [beta, beta_pi]", low=0, live=True
     )
     kl_target: float = setting(
         0.0, "KL that an adaptive penalty aims at; 0 keeps kl_beta fixed [d_targ]", low=0, live=True
     )
-    num_minibatches: int = setting(32, "gradient steps an epoch", low=1)
+    num_minibatches: int = setting(32, "gradient steps per epoch", low=1)
     whole_segments: bool = setting(False, "minibatches of whole environment segments in place of random steps")
     value_coef: float = setting(
         0.5, "weight of the value loss 1/2 (V - V_targ)^2, or its schedule [c_1]", low=0, live=True, scheduled=True
@@ -139,8 +139,8 @@ class SurrogateConfig(AdaptiveConfig):
     )
     leash: float | None = setting(
         None,
-        "weight of KL[pi_clone, pi] in the loss of an agent that was cloned before it trains, at the start; it falls "
-        "linearly to 0; auto is 1 where a policy without a memory was cloned; 0 for none",
+        "initial weight of KL[pi_clone, pi] in the loss of an agent that was cloned from demonstrations; it falls linearly "
+        "to 0; auto is 1 if a policy without a memory was cloned; 0 for none",
         low=0,
         live=True,
         auto=True,
@@ -149,7 +149,7 @@ class SurrogateConfig(AdaptiveConfig):
         None, "environment steps over which the leash falls to 0; auto is half of the run", low=1, auto=True
     )
     critic_warmup: int = setting(
-        0, "first iterations, in which only the value network learns (not with arch shared)", low=0
+        0, "how many first iterations train only the value network (not with arch shared)", low=0
     )
     measure_interference: bool = setting(
         False, "each iteration, compare the policy's and the value's gradient on a trunk they share"

@@ -13,7 +13,7 @@ from phasegrad.errors import ConfigError
 class TRPOConfig(Config):
     """Settings of TRPO; the paper's symbols stand in brackets."""
 
-    arch: str = setting("dual", "separate policy and value networks; no other")
+    arch: str = setting("dual", "separate policy and value networks: the only choice")
     gae_lambda: float = setting(0.97, "lambda of generalised advantage estimation", low=0, high=1)
     max_kl: float = setting(
         0.01, "mean KL that no update of the policy exceeds, or its schedule [delta]", low=0, live=True, scheduled=True
@@ -35,7 +35,7 @@ class TRPOConfig(Config):
     adam_eps: float = setting(1e-5, "Adam's epsilon", low=0)
     value_epochs: int = setting(5, "passes of the value regression over each rollout", low=0)
     num_minibatches: int = setting(32, "gradient steps of each such pass", low=1)
-    max_grad_norm: float = setting(0.0, "longest gradient of the value network; 0 for no clipping", low=0)
+    max_grad_norm: float = setting(0.0, "maximum gradient norm of the value network; 0 for no clipping", low=0)
 
     def validate(self) -> None:
         super().validate()

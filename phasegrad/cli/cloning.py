@@ -11,14 +11,14 @@ from phasegrad.errors import ConfigError
 
 # Options of the fitting and their settings; those of the algorithm have the plain names.
 SETTINGS: dict[str, tuple[str, type, str]] = {
-    "clone_epochs": ("epochs", int, "passes over the data at most; the held-out loss ends it sooner (default 100)"),
-    "clone_minibatch": ("minibatch_size", int, "steps of a minibatch (default 128)"),
+    "clone_epochs": ("epochs", int, "maximum passes over the data; the held-out loss may stop it sooner (default 100)"),
+    "clone_minibatch": ("minibatch_size", int, "steps per minibatch (default 128)"),
     "clone_learning_rate": ("learning_rate", float, "Adam's step size while cloning (default 1e-3)"),
-    "clone_held_out": ("held_out", float, "share of the episodes that only tells when to end (default 0.1)"),
+    "clone_held_out": ("held_out", float, "share of the episodes held out to decide when to stop (default 0.1)"),
     "clone_least_std": (
         "least_std",
         float,
-        "least std of continuous actions, as a share of half their range (default 0.2)",
+        "smallest std of continuous actions, as a share of half their range (default 0.2)",
     ),
 }
 

@@ -61,7 +61,7 @@ def verdict(checks: Sequence[Check]) -> str:
     """The whole in one sentence."""
     broken = [check.name for check in checks if not check.ok and not check.optional]
     if broken:
-        return f"phasegrad is not ready: {', '.join(broken)} must be mended, as the lines marked FAIL say."
+        return f"phasegrad is not ready: {', '.join(broken)} must be fixed; see the lines marked FAIL."
     missing = [check.name for check in checks if not check.ok]
     return f"phasegrad is ready; optional parts missing: {', '.join(missing)}." if missing else "phasegrad is ready."
 

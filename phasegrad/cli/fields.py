@@ -66,13 +66,13 @@ def defaults_for(
 ) -> Defaults:
     """The defaults of a run on `env`, or with `preset`; the plain ones where neither is given."""
     if not env and not preset:
-        how = "Defaults are the plain ones. With --env ID or --preset NAME this page shows those of the preset."
+        how = "These are the plain defaults. With --env ID or --preset NAME this page shows the preset's."
         return Defaults(plain_defaults(config_class), (), how)
     given = {"env": env, "preset": preset, "env_options": env_options}
     config = resolve_config(config_class, {name: value for name, value in given.items() if value})
     if config.preset == "none":
         why = f"no preset fits {env}" if preset in (None, "auto") else "--preset none"
-        return Defaults(vars(config), (), f"Defaults are the plain ones ({why}).")
+        return Defaults(vars(config), (), f"These are the plain defaults ({why}).")
     fits = f", which fits {env}" if preset in (None, "auto") else ""
     told = f" ({PRESETS[config.preset].about})" if config.preset in PRESETS else ""
     source = (

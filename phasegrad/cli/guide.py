@@ -15,7 +15,7 @@ STEPS = (
     ("Compare with PPG", "phasegrad train ppg --env CartPole-v1 --total-steps 1e5 --run-dir runs/cartpole-ppg"),
 )
 MORE = (
-    ("phasegrad envs", "what can be trained on; your own Gymnasium ids too: module:Id-v0"),
+    ("phasegrad envs", "list the environments; your own Gymnasium ids work too: module:Id-v0"),
     ("phasegrad presets", "settings that are known to work"),
     ("phasegrad resume DIR", "continue a run that was stopped"),
     ("phasegrad watch DIR", "follow a run from another terminal: its score, speed, time left"),

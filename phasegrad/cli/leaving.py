@@ -22,7 +22,7 @@ def leave_without(before: Collection[threading.Thread], code: int) -> None:
     left = _waited_for(before)
     if not left:
         return
-    say(f"a thread that was begun meanwhile does not end ({left[0].name}): the command ends without it.")
+    say(f"a thread that was started meanwhile does not end ({left[0].name}): the command exits without it.")
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()

@@ -73,7 +73,7 @@ def run_envs(options: argparse.Namespace) -> int:
         for reason, ids in sorted(by_reason.items()):
             shown = ids if options.family else ids[:8]
             more = "" if len(shown) == len(ids) else f" ... ({len(ids)} in all: phasegrad envs {family})"
-            mark = f" (not to be trained on: {reason})" if reason else ""
+            mark = f" (cannot be trained on: {reason})" if reason else ""
             print(f"{family}{mark}: {', '.join(shown)}{more}")
     return 0
 

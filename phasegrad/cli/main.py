@@ -118,7 +118,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         return _stopped(error)
     except BrokenPipeError as error:
         if kept := getattr(error, "__notes__", []):
-            say(f"stopped, since nobody reads its output any more. {' '.join(kept)}")
+            say(f"stopped, because nothing reads its output any more. {' '.join(kept)}")
         return lost_output(error)
     except Exception as error:
         if debug:
@@ -126,7 +126,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         if is_interrupt(error):
             return _stopped(error)
         if is_lack_of_memory(error):
-            say("there was not enough memory: give smaller sizes (networks, num_envs, num_steps, fewer runs at once).")
+            say("there was not enough memory: use smaller sizes (networks, num_envs, num_steps, fewer runs at once).")
             return PhasegradError.exit_code
         refused = refusal_behind(error)
         if refused is None:

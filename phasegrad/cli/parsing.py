@@ -89,7 +89,7 @@ def refuse(left: Sequence[str], parser: Parser) -> typing.NoReturn:
     bad = next((argument for argument in left if argument.startswith("-")), None)
     lists = f"`{parser.prog} --help` lists the options"
     if bad is None:
-        raise ConfigError(f"{left[0]!r} is one word too many: {lists}.")
+        raise ConfigError(f"{left[0]!r} is unexpected: {lists}.")
     hidden = {option for action in parser._actions if is_former(action) for option in action.option_strings}
     known = [option for option in parser._option_string_actions if option.startswith("--") and option not in hidden]
     raise ConfigError(unknown("option", bad.partition("=")[0], known, lists))

@@ -21,7 +21,7 @@ from phasegrad.tune.search_spaces import SPACES
 BUILTIN = tuple(ABOUT)
 SHELLS = ("bash", "zsh", "fish")
 ALLOW_IMPORT = (
-    "let the run's environment id import a module (module:Id-v0) and its options name files: if you trust them"
+    "allow the run's environment id to import a module (module:Id-v0) and its options to name files, if you trust them"
 )
 CHECKPOINT = "the checkpoint of a step, or best by evaluation (default: the latest)"
 SEED = "seed of the environments (default: the run's)"
@@ -92,9 +92,7 @@ def build_parser() -> Parser:
 
     def verb(name: str, help: str) -> Parser:
         sub: Parser = verbs.add_parser(name, help=help, description=help, epilog=example_lines(EXAMPLES[name]))
-        sub.add_argument(
-            "--debug", action="store_true", help="show the traceback of an error, and what a compiler says"
-        )
+        sub.add_argument("--debug", action="store_true", help="show the traceback of an error, and compiler messages")
         return sub
 
     _add_training(verb)
@@ -130,7 +128,7 @@ def _add_training(verb: AddVerb) -> None:
         action="append",
         default=[],
         metavar="FIELD=VALUE",
-        help="another value from here on, such as learning_rate=1e-4; again for more settings",
+        help="change a setting from here on, such as learning_rate=1e-4; repeat for more",
     )
     resume.add_argument("--quiet", action="store_true", help=QUIET)
     resume.add_argument("--allow-import", action="store_true", help=ALLOW_IMPORT)
@@ -144,7 +142,9 @@ def _add_clone(verb: AddVerb) -> None:
         "--data", metavar="FILE", help="a demonstrator's steps: an .npz, as `eval --save-steps` writes it, or minari:ID"
     )
     clone.add_argument(
-        "--run-dir", metavar="DIR", help="where the run begins (default: runs/ENV-ALGORITHM-sSEED); resume trains it"
+        "--run-dir",
+        metavar="DIR",
+        help="directory of the new run (default: runs/ENV-ALGORITHM-sSEED); resume trains it",
     )
     for name, (_, _, about) in CLONING.items():
         clone.add_argument(f"--{name.replace('_', '-')}", metavar="N", help=about)
@@ -157,7 +157,7 @@ def _add_evaluation(verb: AddVerb) -> None:
     evaluate.add_argument("dir", metavar="DIR", help=AGENT)
     evaluate.add_argument("--episodes", metavar="N", default="20", help="how many (default 20)")
     evaluate.add_argument(
-        "--deterministic", action="store_true", help="the most likely action in place of a sampled one"
+        "--deterministic", action="store_true", help="take the most likely action instead of sampling one"
     )
     evaluate.add_argument("--levels", default="train", metavar="{train,test}", help=LEVELS)
     evaluate.add_argument("--checkpoint", metavar="STEP", help=CHECKPOINT)
@@ -183,15 +183,15 @@ def _add_plot_video_and_export(verb: AddVerb) -> None:
         "dir",
         metavar="DIR",
         nargs="+",
-        help="run directories; three seeds or more are drawn as their mean and range, fewer as they are",
+        help="run directories; three or more seeds are drawn as their mean and range, fewer as single curves",
     )
     plot.add_argument(
         "--out", metavar="FILE", default="curve.png", help=".png, .svg, .pdf or .csv to write (default curve.png)"
     )
     plot.add_argument(
-        "--smooth", metavar="STEPS", help="average each curve over so many environment steps (default: as it is)"
+        "--smooth", metavar="STEPS", help="average each curve over this many environment steps (default: no smoothing)"
     )
-    plot.add_argument("--csv", metavar="FILE", help="write what is drawn as a table too")
+    plot.add_argument("--csv", metavar="FILE", help="also write the plotted numbers as a table")
     video = verb("video", "film the agent as an mp4, GIF or WebP")
     video.add_argument("dir", metavar="DIR", help=AGENT)
     video.add_argument("--episodes", metavar="N", help="how many (default 1; 4 in a grid)")
@@ -210,23 +210,19 @@ def _add_plot_video_and_export(verb: AddVerb) -> None:
         "--fps", metavar="N", help="frames a second (default: the environment's; a GIF or WebP shows at most 20)"
     )
     video.add_argument(
-        "--size", metavar="PIXELS", help="longest side of a picture, about (default 512; 400 in a GIF or WebP)"
+        "--size", metavar="PIXELS", help="approximate longest side of a picture (default 512; 400 in a GIF or WebP)"
     )
-    video.add_argument(
-        "--full", action="store_true", help="do not end the film where nothing has changed for 10 seconds"
-    )
+    video.add_argument("--full", action="store_true", help="keep filming even if nothing has changed for 10 seconds")
     video.add_argument("--seed", metavar="N", help=SEED)
-    video.add_argument("--stochastic", action="store_true", help="sampled actions in place of the most likely one")
+    video.add_argument("--stochastic", action="store_true", help="sample actions instead of taking the most likely one")
     video.add_argument("--levels", default="train", metavar="{train,test}", help=LEVELS)
     video.add_argument("--max-steps", metavar="N", help=MAX_STEPS)
     export = verb("export", "write the policy as an ONNX file or as one C file, checked against predict")
     export.add_argument("dir", metavar="DIR", help=AGENT)
     export.add_argument("--onnx", metavar="FILE", help="the ONNX file to write")
     export.add_argument("--c", metavar="FILE", help="the C file to write: C99, needs libm and nothing else")
-    export.add_argument(
-        "--with-value", action="store_true", help="ONNX: a second output, V(s) in units of the raw reward"
-    )
-    export.add_argument("--with-log-prob", action="store_true", help="ONNX: a further output, the log-probability")
+    export.add_argument("--with-value", action="store_true", help="ONNX: also output V(s), in units of the raw reward")
+    export.add_argument("--with-log-prob", action="store_true", help="ONNX: also output the log-probability")
     export.add_argument(
         "--stochastic", action="store_true", help="ONNX: sample the action, from noise given as an input"
     )
@@ -256,7 +252,7 @@ def _add_tune_and_study(verb: AddVerb) -> None:
         action="append",
         default=[],
         metavar="FIELD=VALUE",
-        help="a setting of all trials, which is not searched, such as memory=gru",
+        help="a fixed setting for all trials, such as memory=gru",
     )
     tune.add_argument("--quiet", action="store_true", help="print nothing but the result")
     add_cluster_options(tune)
@@ -286,7 +282,7 @@ def _add_report_watch_and_lists(verb: AddVerb) -> None:
     )
     watch = verb("watch", "show a running or finished run, or a study, from its files")
     watch.add_argument("dir", metavar="DIR", help="run directory, or the folder of a study")
-    watch.add_argument("--once", action="store_true", help="show it as it is now and end")
+    watch.add_argument("--once", action="store_true", help="show the current state once and exit")
     listing = verb("envs", "list the environments that can be trained on, and mark those that cannot")
     listing.add_argument("family", metavar="FAMILY", nargs="?", help="only this family")
     presets = verb("presets", "list the presets, or show one")
@@ -296,19 +292,24 @@ def _add_report_watch_and_lists(verb: AddVerb) -> None:
 def _add_bench_doctor_and_completion(verb: AddVerb) -> None:
     benchmark = verb("bench", "measure how fast this machine trains, against its own limits")
     benchmark.add_argument("task", metavar="TASK", nargs="*", help=f"one of {', '.join(TASKS)} (default: all)")
-    benchmark.add_argument("--seconds", metavar="N", default="15", help="of each measurement (default 15)")
+    benchmark.add_argument("--seconds", metavar="N", default="15", help="length of each measurement (default 15)")
     benchmark.add_argument(
-        "--repeats", metavar="N", default="3", help="measurements of each task, of which the median counts (default 3)"
+        "--repeats",
+        metavar="N",
+        default="3",
+        help="measurements of each task, of which the median is reported (default 3)",
     )
     benchmark.add_argument(
         "--set",
         action="append",
         default=[],
         metavar="FIELD=VALUE",
-        help="a setting of all tasks, such as compile=replay",
+        help="a setting for all tasks, such as compile=replay",
     )
     benchmark.add_argument(
-        "--check", metavar="FILE", help="fail where a share of the limit is below half of that in a file --out wrote"
+        "--check",
+        metavar="FILE",
+        help="fail if a task's share of the limit is below half of that in FILE, which --out wrote",
     )
     benchmark.add_argument("--out", metavar="FILE", help="JSON file to write")
     benchmark.add_argument("--json", action="store_true", help=JSON)
@@ -317,8 +318,6 @@ def _add_bench_doctor_and_completion(verb: AddVerb) -> None:
     )
     doctor = verb("doctor", "check this installation")
     doctor.add_argument("--json", action="store_true", help=JSON)
-    doctor.add_argument(
-        "--clear-cache", action="store_true", help="remove the compiled programs that are kept, and end"
-    )
+    doctor.add_argument("--clear-cache", action="store_true", help="delete the cached compiled programs and exit")
     completion = verb("completion", "print a script that completes commands and options in your shell")
     completion.add_argument("shell", metavar="SHELL", choices=SHELLS, help="bash, zsh or fish")

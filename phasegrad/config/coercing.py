@@ -191,7 +191,7 @@ def several_of(name: str, value: Any, metadata: Mapping[str, Any]) -> str:
     made = [coerce(name, item.strip() if isinstance(item, str) else item, str, one) for item in items] or ["none"]
     chosen = list(dict.fromkeys(made))
     if len(chosen) > 1 and "none" in chosen:
-        raise ConfigError(f"{name} none stands alone: leave it out, or what is beside it.")
+        raise ConfigError(f"{name} none cannot be combined with others: leave it out, or leave them out.")
     return ",".join(chosen)
 
 

@@ -87,8 +87,8 @@ class Config:
     )
     restart_every: int = setting(
         0,
-        "environment steps after which the environments are made anew, each when its episode ends, so that resuming need "
-        "not play back more; 0 for what plays back in about a minute",
+        "environment steps after which each environment is created again, once its episode ends, so that resuming has less "
+        "to play back; 0 for what plays back in about a minute",
         low=0,
     )
     keep_checkpoints: int = setting(3, "how many of the latest checkpoints stay on disk", low=1)
@@ -101,13 +101,13 @@ class Config:
     eval_every: int = setting(
         0,
         "environment steps between evaluations of eval_episodes greedy episodes; 0 is a tenth of the run, with fewer "
-        "episodes, or none, where they would take more than 5 % of the run",
+        "episodes, or none, if they would take more than 5 % of the run",
         low=0,
     )
     eval_episodes: int | None = setting(
         None,
-        "greedy episodes of an evaluation, in environments of their own: the run's score; auto is 20, or as many as 5 % "
-        "of the run allow; 0 for no evaluation",
+        "greedy episodes per evaluation, in separate environments: the run's score; auto is 20, or as many as fit into "
+        "5 % of the run; 0 for no evaluation",
         low=0,
         high=1 << 20,
         auto=True,
@@ -120,8 +120,8 @@ class Config:
     )
     track: str = setting(
         "none",
-        "trackers that get the metrics too, several with commas: wandb and mlflow need the extra track, tensorboard's files "
-        "are in every run directory",
+        "trackers that also receive the metrics, separated by commas: wandb and mlflow need the extra track; TensorBoard "
+        "files are in every run directory anyway",
         choices=("none", "tensorboard", "wandb", "mlflow"),
         several=True,
     )
@@ -136,11 +136,11 @@ class Config:
         "sync", "gymnasium environments in this process (sync) or one process each (async)", choices=("sync", "async")
     )
     env_threads: int = setting(
-        0, "threads of envpool; 0 for one an environment up to the number of cores", low=0, high=1 << 12
+        0, "envpool threads; 0 for one per environment, up to the number of cores", low=0, high=1 << 12
     )
     env_timeout: float = setting(
         0.0,
-        "seconds that making, a step or the close of a gymnasium environment may take before it is given up; 0 for no limit",
+        "seconds that making, stepping or closing a gymnasium environment may take before the run gives up; 0 for no limit",
         low=0,
     )
     num_envs: int = setting(8, "N: environments stepped together", low=1, high=1 << 20)
@@ -149,7 +149,7 @@ class Config:
     gae_lambda: float = setting(0.95, "lambda of generalised advantage estimation", low=0, high=1)
     policy_gae_lambda: float | None = setting(
         None,
-        "another lambda for the policy's advantages, as DNA has (.8 beside .95); none for gae_lambda",
+        "separate lambda for the policy's advantages, as in DNA (0.8 beside 0.95); none for gae_lambda",
         low=0,
         high=1,
     )
@@ -191,8 +191,8 @@ class Config:
     layer_norm: bool = setting(False, "a LayerNorm after each of the MLP's linear layers, before the activation")
     images: str = setting(
         "all",
-        "which observations are images to a CNN: all with three dimensions and bounds, and stacks of those; or uint8 alone, "
-        "by the rules of agents saved before there was this setting",
+        "which observations a CNN treats as images: all with three dimensions and bounds, and stacks of those; or only "
+        "uint8, the rule for agents saved before this setting existed",
         choices=("all", "uint8"),
     )
     critic_only: tuple[str, ...] = setting(
@@ -210,14 +210,14 @@ class Config:
     )
     frame_stack: int = setting(
         1,
-        "how many of the latest observations the networks see together, for environments whose single observations do not "
-        "tell what moves; each is stored once",
+        "how many of the latest observations the networks see at once, for environments in which a single observation does "
+        "not show motion; each is stored once",
         low=1,
         high=64,
     )
     memory: str = setting(
         "none",
-        "a recurrent layer after the encoder, for environments that do not show all that matters: gru, lstm, or none",
+        "a recurrent layer after the encoder, for environments that are only partly observable: gru, lstm, or none",
         choices=("none", "gru", "lstm"),
     )
     memory_size: int = setting(64, "units of the recurrent layer", low=1, high=1 << 16)
@@ -231,8 +231,8 @@ class Config:
     )
     action_distribution: str = setting(
         "auto",
-        "what the policy puts out: auto lets the action space decide (gaussian for a Box); for a Box gaussian, tanh (a Gaussian "
-        "squashed into the bounds) or beta (on the bounds), or a registered one",
+        "the policy's distribution: auto lets the action space decide; for a Box gaussian (the default), tanh (a Gaussian "
+        "squashed into the bounds), beta (on the bounds), or a registered one",
     )
     policy_gain: float = setting(0.01, "scale of the policy head's orthogonal initialisation", low=0)
     std: str = setting(
@@ -241,7 +241,7 @@ class Config:
         choices=("state_independent", "state_dependent", "fixed"),
     )
     initial_std: float = setting(1.0, "standard deviation at the start of training; beta has its own", low=1e-6)
-    std_floor: float = setting(1e-3, "least standard deviation, where it depends on the state", low=1e-8)
+    std_floor: float = setting(1e-3, "smallest standard deviation, if it depends on the state", low=1e-8)
     fixed_std_fraction: float = setting(
         0.05, "standard deviation of --std fixed as a share of the action range", low=1e-6
     )

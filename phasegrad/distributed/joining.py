@@ -102,7 +102,7 @@ def fresh_corner(store: Store, rank: int, size: int) -> Store:
             if store.check([f"phasegrad/heard/{announced}/{mine}"]):
                 break
             if time.monotonic() > deadline:
-                raise RuntimeError(f"process {other} has not come")
+                raise RuntimeError(f"process {other} did not join")
             time.sleep(0.01)
     return PrefixStore(mine, store)
 

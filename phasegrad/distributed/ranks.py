@@ -287,7 +287,7 @@ class Ranks:
         tensor, rank = (table != table[0]).T.nonzero()[0].tolist()
         raise RanksError(
             f"The processes have diverged by {when}: {names[tensor]} of process {rank} differs from that of process 0. "
-            "The run stops; are all machines alike, and is nothing in the networks random?"
+            "The run stops; are all machines identical, and is nothing in the networks random?"
         )
 
 

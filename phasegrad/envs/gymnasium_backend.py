@@ -82,7 +82,7 @@ class GymnasiumVectorEnv(VectorEnv):
         for index, env in enumerate(self._envs):
             if env.observation_space != self._envs[0].observation_space or env.action_space != self._actions.original:
                 raise EnvError(
-                    f"Environment {first + index} has other spaces than environment {first}; all must be alike."
+                    f"Environment {first + index} has other spaces than environment {first}; all must be the same."
                 )
         self.observation_space, self.original_observation_space = self._adapter.space, self._adapter.original
         self.action_space = self._actions.space

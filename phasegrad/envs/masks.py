@@ -147,7 +147,7 @@ class MaskLayout:
                 return None
             wrong = "has no choices" if name in self._free else "does not exist"
             raise EnvError(
-                f"{whose} speaks of the part {name!r}, which {wrong}; those of the action space that can be masked are "
+                f"{whose} names the part {name!r}, which {wrong}; those of the action space that can be masked are "
                 f"{', '.join(dict.fromkeys(self._of))}."
             )
         needed = num_envs * (slot.stop - slot.start)

@@ -35,7 +35,7 @@ def refusal(env_id: str, package: str, players: int = 1, options: Collection[str
     `players` is what its registration says, `options` are the names of those that were given.
     """
     if players != 1:
-        how = "played in turn by several players" if package == _PLAYED_IN_TURN else f"for {players} players at once"
+        how = "for several players in turn" if package == _PLAYED_IN_TURN else f"for {players} players at once"
         return SEVERAL_PLAYERS, f"{env_id} is {how}, but {_ONE_PLAYER}."
     if env_id in _DYING:
         return NATIVE_CRASH, (

@@ -74,7 +74,7 @@ class Workers(AsyncVectorEnv):
             sentence = self.death("being made", hung_up=True)
             raise EnvError(sentence or f"The environments' processes could not be reached: {error}.") from error
         except RuntimeError as error:  # gymnasium names none of them
-            raise EnvError("The environments have different spaces; all must be alike.") from error
+            raise EnvError("The environments have different spaces; all must be the same.") from error
         finally:
             gym.logger.min_level = level
 

@@ -50,7 +50,7 @@ HEALTHY = {
         0.02,
         0.3,
         red_above=0.4,
-        too_low="the clip does next to nothing: more epochs or a higher learning_rate are free",
+        too_low="the clip hardly matters: there is room for more epochs or a higher learning_rate",
         too_high="too many samples leave the clip range: lower learning_rate or epochs",
     ),
     "entropy": Healthy(  # of the first entropy, the share left after a tenth of the run
@@ -69,7 +69,7 @@ HEALTHY = {
         1.0,
         10.0,
         red_above=100.0,
-        too_high="it leaps between updates: lower learning_rate, or normalise rewards",
+        too_high="it jumps between updates: lower learning_rate, or normalise rewards",
     ),
     "step_accepted": Healthy(0.9, 1.0),
     "line_search_steps": Healthy(1, 3),
@@ -105,14 +105,14 @@ SECTIONS: dict[str, tuple[Chart, ...]] = {
     "Evaluation": (
         chart(
             "Return in evaluation",
-            "Greedy actions, environments of their own. Healthy: the lowest rises with the mean; a low one beside a good mean is a rare failure.",
+            "Greedy actions, in separate environments. Healthy: the lowest rises with the mean; a low one beside a good mean is a rare failure.",
             eval_return_mean="mean",
             eval_return_min="lowest",
             eval_return_max="highest",
         ),
         chart(
             "Return on test levels",
-            "Episodes on levels that were not trained on. Healthy: close to the training levels; the distance is what was learnt by heart.",
+            "Episodes on levels that were not trained on. Healthy: close to the training levels; the gap is what was memorised.",
             eval_test_return_mean="mean",
             eval_test_return_min="lowest",
             eval_test_return_max="highest",
@@ -134,7 +134,7 @@ SECTIONS: dict[str, tuple[Chart, ...]] = {
         chart("Episode length in evaluation", "", eval_length_mean="steps", eval_test_length_mean="test levels"),
         chart(
             "Episodes cut in evaluation",
-            "Ended after the most steps allowed. Healthy: 0. More: the greedy policy may go round in circles.",
+            "Cut at the step limit. Healthy: 0. More: the greedy policy may be going in circles.",
             eval_episodes_cut="episodes",
             eval_test_episodes_cut="test levels",
         ),
@@ -159,7 +159,7 @@ SECTIONS: dict[str, tuple[Chart, ...]] = {
         ),
         chart(
             "Policy loss",
-            "The surrogate with its sign turned. Its size says little; a spike marks an update to look at.",
+            "The surrogate with its sign flipped. Its size says little; a spike marks an update worth a look.",
             policy_loss="loss",
         ),
         chart(
@@ -184,7 +184,7 @@ SECTIONS: dict[str, tuple[Chart, ...]] = {
         ),
         chart(
             "Conjugate gradient residual",
-            "TRPO: what the solver left over. Healthy: small beside the policy gradient norm; if not, raise cg_iterations.",
+            "TRPO: the residual of the solver. Healthy: small beside the policy gradient norm; if not, raise cg_iterations.",
             cg_residual="residual",
         ),
         chart(
@@ -213,7 +213,7 @@ SECTIONS: dict[str, tuple[Chart, ...]] = {
         ),
         chart(
             "Values and their targets",
-            "Healthy: the two lie close. A lasting distance is bias of the value function.",
+            "Healthy: the two stay close. A lasting gap is bias of the value function.",
             value_mean="V",
             value_target_mean="target",
         ),
@@ -261,7 +261,7 @@ SECTIONS: dict[str, tuple[Chart, ...]] = {
         chart(
             "Cosine of policy and value gradient",
             f"On the trunk they share. Healthy: {HEALTHY['interference_cosine']}. Below that the value loss undoes what the policy loss does; around 0 "
-            "they do not meet.",
+            "they do not interact.",
             interference_cosine="cosine",
         ),
         chart(
@@ -275,13 +275,13 @@ SECTIONS: dict[str, tuple[Chart, ...]] = {
         chart("Episodes finished", "Since the start of the run.", episodes="episodes"),
         chart(
             "Speed",
-            "Environment steps a second; dashed without the auxiliary phase. Drops mark auxiliary phases, checkpoints or a busy machine.",
+            "Environment steps per second; dashed: without the auxiliary phase. Drops mark auxiliary phases, checkpoints or a busy machine.",
             sps="steps/s",
             sps_policy_phase="policy phase",
         ),
     ),
     "Updates and replay": (
-        chart("Gradient steps", "In an iteration; dashed those from replay.", updates="all", replay_updates="replayed"),
+        chart("Gradient steps", "Per iteration; dashed: those from replay.", updates="all", replay_updates="replayed"),
         chart("Steps in the replay memory", "It grows until it is full.", replay_steps="steps"),
     ),
     "Schedules": (

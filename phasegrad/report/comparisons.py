@@ -61,7 +61,7 @@ def _aggregate(scores: ScaledScores, study: StudyFolder | None, measure: str | N
         rows.append([*row, *([number(figures.get(variant.lower()), 3)] if published else [])])
     head = ["variant", "IQM", "95 %", "mean", "95 %", *(["optimality gap", "95 %"] if scores.absolute else [])]
     head += ["environments", "runs", *(["published"] if published else [])]
-    left = f" Left out, for want of a scale: {escape(', '.join(scores.left_out))}." if scores.left_out else ""
+    left = f" Left out, because they have no scale: {escape(', '.join(scores.left_out))}." if scores.left_out else ""
     source = f" Published: {escape(study.published_from)}." if published and study is not None else ""
     gap = (
         " The optimality gap is the mean distance to 1 of the runs below it: lower is better."
@@ -90,10 +90,10 @@ def pair_table(groups: Sequence[RunGroup], study: StudyFolder | None) -> str:
         rows += [[EVERYWHERE, *cells] for cells in _shared_pairs(scaled)]
     if not rows:
         return ""
-    head = ["environment", "first", "second", "IQM, first less second", "95 %", "P(first above second)", "95 %"]
+    head = ["environment", "first", "second", "IQM, first minus second", "95 %", "P(first above second)", "95 %"]
     note = (
         "P is the probability of improvement: that a run of the first scores above a run of the second, equal scores counting half; over "
-        "several environments its mean. An interval of the difference that holds 0, or of P that holds 0.5, shows no difference."
+        "several environments its mean. An interval of the difference that contains 0, or of P that contains 0.5, shows no difference."
     )
     few = f" Intervals need {FEWEST_FOR_INTERVAL} seeds of each." if any("–" in row for row in rows) else ""
     return table("Differences in pairs", head, rows[:MOST_PAIRS], numeric=3) + f'<p class="quiet">{note}{few}</p>'

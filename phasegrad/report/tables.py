@@ -157,12 +157,14 @@ def settings_tables(groups: Sequence[RunGroup]) -> str:
     if unlike:
         parts.append(table("What differs", heads, ([f"<code>{escape(n)}</code>", *cells(n)] for n in unlike), 99))
     elif len(groups) == 1 and len(groups[0].runs) > 1:
-        parts.append("<p>The runs have the same settings but for the seed.</p>")
+        parts.append("<p>The runs differ only in their seed.</p>")
     if some:
-        only = table("Of some", heads, ([f"<code>{escape(n)}</code>", *cells(n)] for n in some), 99)
+        only = table("Settings of some algorithms", heads, ([f"<code>{escape(n)}</code>", *cells(n)] for n in some), 99)
         parts.append(f"<details><summary>{len(some)} settings that only some algorithms have</summary>{only}</details>")
-    same = table("Alike", ["field", "value"], ([f"<code>{escape(n)}</code>", cells(n)[0]] for n in alike), 99)
-    first = f"{len(alike)} settings that are alike" if len(groups) > 1 else f"All {len(alike)} settings"
+    same = table(
+        "Settings in common", ["field", "value"], ([f"<code>{escape(n)}</code>", cells(n)[0]] for n in alike), 99
+    )
+    first = f"{len(alike)} settings in common" if len(groups) > 1 else f"All {len(alike)} settings"
     parts.append(f"<details><summary>{first}</summary>{same}</details>")
     versions = {json.dumps(run.config.get("versions"), sort_keys=True) for group in groups for run in group.runs}
     shown = [

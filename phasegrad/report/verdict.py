@@ -161,7 +161,7 @@ def _advice(verdict: Verdict) -> list[str]:
     elif verdict.target is not None and verdict.state != "green":
         said.append(_how_to_go_on(verdict.group, verdict.target.value))
     if len(verdict.group.runs) < FEWEST_FOR_INTERVAL:
-        said.append("Train at least three seeds before you compare: chance moves single runs far.")
+        said.append("Train at least three seeds before you compare: single runs vary widely by chance.")
     return said
 
 
@@ -221,7 +221,7 @@ def card(verdict: Verdict) -> str:
     most = max(float(run.seconds[-1]) for run in group.runs)
     trained = f"{number(max(steps))} steps{' at most' if len(steps) > 1 else ''} in {duration(most)}"
     meaning = "".join(f"<p>{escape(sentence)}</p>" for sentence in verdict.sentences)
-    advice = "".join(f"<li>{escape(sentence)}</li>" for sentence in verdict.advice) or "<li>Nothing to mend.</li>"
+    advice = "".join(f"<li>{escape(sentence)}</li>" for sentence in verdict.advice) or "<li>Nothing to fix.</li>"
     state = f" card-{verdict.state}" if verdict.state else ""
     return (
         f'<article class="card{state}"><h3 class="card-label">{escape(group.label)}</h3><div class="card-value">{value}</div>{note}'
@@ -234,7 +234,7 @@ def verdict_block(groups: Sequence[RunGroup], study: StudyFolder | None) -> str:
     """The top of the page: a line over all groups, then a tile each; of many groups a table."""
     verdicts = [judge(group, study) for group in groups]
     lead = f'<p class="lead">{escape(_lead(verdicts))}</p>'
-    ranges = '<p class="quiet">Health goes by rules of thumb, shaded in the charts below: a run that learns is healthy whatever they say.</p>'
+    ranges = '<p class="quiet">The health checks are rules of thumb, shaded in the charts below: a run that learns is healthy whatever they say.</p>'
     if len(verdicts) <= MOST_CARDS:
         return f'{lead}<div class="cards">{"".join(map(card, verdicts))}</div>{ranges}'
     rows = [

@@ -41,7 +41,7 @@ def sentence(path: Path, iterations: Sequence[int], last: int) -> str:
         lacks = (
             f"lacks {named(gaps)}" if gaps else f"lacks what came before iteration {iterations[0]:,}, or was altered"
         )
-    return f"{path} {lacks}: the run goes on with the same bits, and its curves show what is there."
+    return f"{path} {lacks}: the run continues bit for bit, and its curves show what is there."
 
 
 def named(gaps: Iterable[tuple[int, int]]) -> str:

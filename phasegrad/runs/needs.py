@@ -48,6 +48,6 @@ def memory_explained(trainer: Trainer, where: Callable[[], str]) -> Iterator[Non
         elsewhere = "set storage host, or " if may_move else ""
         message = (
             f"There was not enough memory at step {trainer.run.progress.step}: {elsewhere}{trainer.smaller_storage} (stored "
-            f"rollouts take {rollouts}), or end what else needs memory. {where()}"
+            f"rollouts take {rollouts}), or close other programs that need memory. {where()}"
         )
     raise RunError(message)  # out here: the traceback of the other holds on to what it could not use

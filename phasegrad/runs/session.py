@@ -73,7 +73,7 @@ def train(
         cleanup.callback(torch.set_num_threads, threads_before)
         with trainer.clock.section("compile"):
             cleanup.enter_context(computation.compiled_encoders())
-        with memory_explained(trainer, lambda: "What is on disk is as it was."):  # what a checkpoint carries is read
+        with memory_explained(trainer, lambda: "Nothing on disk was changed."):  # what a checkpoint carries is read
             session = Session(trainer, total, progress, cleanup, hooks, written)
         session.evaluations.seen = trainer.ranks.any(bool(hooks) or written.is_asked or session.is_seen)
         with memory_explained(trainer, session.rescue.where):
@@ -92,7 +92,7 @@ def _threads(trainer: Trainer) -> int:
         if run.computed.get("torch_threads", threads) != threads:
             keep = f"; torch_threads {run.computed['torch_threads']} would keep that part of them"
         warnings.warn(
-            f"The run goes on with {told}, so it may not end with the bits it would have had{keep}.",
+            f"The run continues with {told}, so it may not end bit for bit as it would have{keep}.",
             PhasegradWarning,
             stacklevel=5,
         )

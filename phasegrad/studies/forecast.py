@@ -231,13 +231,13 @@ def sentences(runs: Sequence[PlannedRun], plan: Forecast) -> list[str]:
     if here:
         how.append(f"{len(here)} by training a second each here ({plan.measured.took:.0f} s)")
     if guessed:
-        how.append(f"{len(guessed)} (~) by others like them, for want of time")
+        how.append(f"{len(guessed)} (~) by others like them")
     if how:
         lines.append(
             f"How: of {len(kinds)} environments x variants {', '.join(how)}; a start takes {plan.measured.startup:.0f} s."
         )
         if here:
-            lines.append("Not in what was measured: evaluations and checkpoints, some per cent of a long run.")
+            lines.append("Not included: evaluations and checkpoints, a few per cent of a long run.")
     for (environment, variant), error in plan.measured.errors.items():
         lines.append(f"{environment} {variant} would fail: {error}")
     return lines

@@ -25,7 +25,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--variants", metavar="LIST", help="only these variants, such as a,b")
     parser.add_argument("--eval-episodes", metavar="N", help="episodes of the evaluation that scores a run")
     parser.add_argument(
-        "--set", action="append", default=[], metavar="FIELD=VALUE", help="a setting of all runs; env.NAME=VALUE too"
+        "--set", action="append", default=[], metavar="FIELD=VALUE", help="a setting for all runs; also env.NAME=VALUE"
     )
     parser.add_argument(
         "--jobs", metavar="N", help="runs at a time, a thread each (default: the processors this process may use)"
@@ -37,9 +37,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="let a file name module:Id-v0 environments, options that may be paths, presets elsewhere, trackers",
     )
     parser.add_argument(
-        "--dry-run", action="store_true", help="list the runs, what is done, and the hours left; run nothing"
+        "--dry-run", action="store_true", help="list the runs, how many are done, and the hours left; run nothing"
     )
-    parser.add_argument("--table-only", action="store_true", help="the table of what is done, and run nothing")
+    parser.add_argument("--table-only", action="store_true", help="print the table of the finished runs; run nothing")
     parser.add_argument("--quiet", action="store_true", help="no progress display")
 
 

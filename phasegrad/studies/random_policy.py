@@ -39,7 +39,7 @@ def random_return(env_id: str, options: Mapping[str, Any], backend: str = "auto"
         while min(len(found) for found in returns) < quota:
             if steps == quota * MOST_STEPS:
                 raise ConfigError(
-                    f"Episodes of {env_id} hardly end under random actions: give the score of a random policy as `random`."
+                    f"Episodes of {env_id} rarely end under random actions: give the score of a random policy as `random`."
                 )
             steps += 1
             for episode in env.step(envs.flat_actions(env.action_space, actions.sample())).episodes:

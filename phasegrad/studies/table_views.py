@@ -93,7 +93,7 @@ def footnotes(table: Mapping[str, Any]) -> list[str]:
         lines.append(note())
     cut = sum(row["episodes_cut"] for row in table["cells"])
     if cut:
-        lines.append(f"{cut:,} of the episodes were cut at the most steps allowed and count with the return they had.")
+        lines.append(f"{cut:,} of the episodes were cut at the step limit and count with the return they had.")
     if table["aggregates"] and any(row["published"] is not None for row in table["aggregates"]):
         lines.append(f"Published: {table['published_from'] or 'as given in the study'}.")
     absent = missing(table)

@@ -40,7 +40,7 @@ def chosen_steps(run: str | Path, wanted: str) -> tuple[list[int], str]:
     kept = [step_of(path) for path in directory.checkpoints()]
     named = {"first": kept[0], "last": kept[-1]}
     limit = directory.read_config().get("keep_checkpoints")
-    because = f"keep_checkpoints {limit} had the run keep no more" if limit is not None else "the run kept no more"
+    because = "" if limit is None else f" (keep_checkpoints {limit})"
     steps: list[int] = []
     for word in filter(None, (part.strip() for part in wanted.split(","))):
         if word in named:
@@ -54,9 +54,13 @@ def chosen_steps(run: str | Path, wanted: str) -> tuple[list[int], str]:
         has = ", ".join(map(str, kept))
         raise ConfigError(
             f"--checkpoints {wanted} names {len(steps)} of the checkpoints that {directory.path} has ({has}), and 2 to "
-            f"{MOST_BESIDE} go side by side; {because}."
+            f"{MOST_BESIDE} can be shown side by side{because}."
         )
-    said = f"first is step {kept[0]:,}, the first checkpoint there is: {because}." if "first" in wanted else ""
+    said = (
+        f"first is step {kept[0]:,}, the earliest checkpoint that the run still has{because}."
+        if "first" in wanted
+        else ""
+    )
     return steps, said
 
 
@@ -84,7 +88,7 @@ def record_checkpoints(
     second's.
     """
     if not 2 <= len(agents) <= MOST_BESIDE:
-        raise ConfigError(f"Side by side go from 2 to {MOST_BESIDE} checkpoints, not {len(agents)}.")
+        raise ConfigError(f"From 2 to {MOST_BESIDE} checkpoints can be shown side by side, not {len(agents)}.")
     episodes = 1 if episodes is None else checked_episodes(episodes)
     path = default_path(agents) if path is None else named_film(as_path(path))
     checked_format(path)

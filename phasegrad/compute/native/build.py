@@ -143,7 +143,7 @@ def _load(path: str, key: str, source: str) -> ctypes.CDLL:
 def _tell_unsafe(reason: str) -> None:
     """Once in a process."""
     warnings.warn(
-        f"Compiled code is built anew in every run, since its folder is not safe: {reason}; PHASEGRAD_CACHE names another.",
+        f"Compiled code is rebuilt in every run, because its folder is not safe: {reason}; PHASEGRAD_CACHE names another.",
         PhasegradWarning,
         stacklevel=6,
     )

@@ -1,0 +1,79 @@
+"""The README's charts: bars as long as the measurements say, and nothing drawn that is not in results/."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+from xml.etree import ElementTree
+
+import pytest
+from PIL import Image
+
+ROOT = Path(__file__).parents[1]
+IMAGES = ROOT / "docs" / "images"
+
+
+@pytest.fixture(scope="module")
+def chart() -> ModuleType:
+    """tools/ is no package."""
+    spec = importlib.util.spec_from_file_location("readme_chart", ROOT / "tools" / "readme_chart.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # where dataclasses look for it
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_pictures_are_of_the_results_as_they_are(chart: ModuleType, theme: str) -> None:
+    drawn = chart.svg(chart.panels(ROOT / "results"), theme)
+    assert drawn == (IMAGES / f"measured-{theme}.svg").read_text(), "run python tools/readme_chart.py"
+
+
+def test_bars_are_as_long_as_the_medians(chart: ModuleType, tmp_path: Path) -> None:
+    speed = {"cartpole-8": {"ours": [900, 100, 800], "sb3": [100, 200, 300], "cleanrl": [400]}}
+    (tmp_path / "speed-sb3.json").write_text(json.dumps(speed))
+    score = {"CartPole-v1": {"score": 475, "ours": [2.0, 3.0, 4.0], "sb3": [30.0], "cleanrl": [10.0, None, None]}}
+    (tmp_path / "time-to-score.json").write_text(json.dumps(score | {"about": {"machine": "a <small> one"}}))
+    fast, soon = chart.panels(tmp_path)
+    assert [(bar.library, bar.length) for bar in fast.rows[0][1]] == [("ours", 1.0), ("sb3", 0.25), ("cleanrl", 0.5)]
+    assert [bar.label for bar in fast.rows[0][1]] == ["800 steps/s (4.0x)", "200 steps/s", "400 steps/s (2.0x)"]
+    assert [bar.length for bar in soon.rows[0][1]] == [0.1, 1.0, 1.0]
+    assert [bar.label for bar in soon.rows[0][1]] == ["3.0 s", "30 s", "mostly not reached"]
+    text = chart.svg([fast, soon], "light")
+    root = ElementTree.fromstring(text)  # well-formed, with what a file says escaped
+    widths = [float(bar.get("width", "")) for bar in root.iter("{http://www.w3.org/2000/svg}rect")]
+    assert widths[3:6] == [416.0, 104.0, 208.0]  # after the three of the legend
+    assert "a &lt;small&gt; one: results/time-to-score.json" in text
+
+
+def test_nothing_is_drawn_of_nothing(chart: ModuleType, tmp_path: Path) -> None:
+    assert chart.panels(tmp_path) == []
+
+
+def test_the_readme_says_what_the_results_say(chart: ModuleType) -> None:
+    page = (ROOT / "README.md").read_text()
+    found = json.loads((ROOT / "results" / "speed-sb3.json").read_text())
+    ratios = [found[task]["ratio"] for task in chart.TASKS]
+    assert f"{min(ratios):.1f} to {max(ratios):.1f} times as fast as Stable-Baselines3 on five tasks" in page
+    assert f"{found['breakout']['ratio']:.1f} times on Breakout" in page
+    tuning = (ROOT / "results" / "procgen-tuning.md").read_text()
+    for setting, score in (("ppg", "9.15"), ("ppo", "6.81")):
+        assert f"| {setting} | starpilot | 11 | {score} |" in tuning
+        assert re.search(rf"{setting.upper()} (ends )?at {score}", page)
+    study = (ROOT / "phasegrad" / "studies" / "builtin" / "ppg-vs-ppo.toml").read_text()
+    assert "published = 0.589" in study
+    assert "published = 0.756" in study
+    assert "0.756 with PPG and 0.589 with PPO" in page
+
+
+def test_the_moving_picture_moves_and_is_small() -> None:
+    picture = IMAGES / "lander.webp"
+    assert picture.stat().st_size < 600_000
+    with Image.open(picture) as film:
+        assert getattr(film, "n_frames", 1) > 50
