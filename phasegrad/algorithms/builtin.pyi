@@ -36,10 +36,11 @@ class PPO(_PPO):
         learning_rate = 0.0003: Adam's step size; a number, or over the run linear:START:END,
             cosine:START:END, constant:NUMBER, warmup:FRACTION:SCHEDULE
         epochs = 10: passes over each rollout [K]
-        num_minibatches = 32: gradient steps an epoch
+        num_minibatches = 32: gradient steps per epoch
         objective = 'clip': surrogate: pg, cpi (no clipping), clip, kl (fixed, or adaptive with
             kl_target)
-        clip_range = 0.2: how far the ratio may move the clipped objective, or its schedule [epsilon]
+        clip_range = 0.2: how far the probability ratio may be from 1 before it is clipped, or its
+            schedule [epsilon]
         entropy_coef = 0.0: weight of the entropy bonus, or its schedule [c_2, beta_S]
         normalize_observation = False: running mean and variance of Box observations, floats or
             integers; uint8 images stay as they are
@@ -158,8 +159,8 @@ class PPG(_PPG):
         e_pi = 1: epochs of the policy loss on each rollout [E_pi]
         e_v = 1: epochs of the value loss on each rollout [E_V]
         e_aux = 6: epochs of the auxiliary phase over the buffer [E_aux]; 0 leaves the phase out
-        beta_clone = 1.0: weight of the KL that keeps the policy in the auxiliary phase, or its schedule
-            [beta_clone]
+        beta_clone = 1.0: weight of the KL that holds the policy in place in the auxiliary phase, or its
+            schedule [beta_clone]
         learning_rate = 0.0003: Adam's step size; a number, or over the run linear:START:END,
             cosine:START:END, constant:NUMBER, warmup:FRACTION:SCHEDULE
         aux_learning_rate = 0.0005: step size of the auxiliary phase's own Adam, or its schedule
@@ -291,7 +292,7 @@ class A2C(_A2C):
         gae_lambda = 1.0: lambda of generalised advantage estimation; 1 is the n-step return
         learning_rate = 0.0007: the optimiser's step size; a number, or over the run linear:START:END,
             cosine:START:END, constant:NUMBER, warmup:FRACTION:SCHEDULE
-        optimizer = 'rmsprop': what takes the steps
+        optimizer = 'rmsprop': the optimiser to use
         entropy_coef = 0.01: weight of the entropy bonus, or its schedule [beta]
         value_coef = 0.5: weight of the value loss 1/2 (R - V)^2, or its schedule
         hidden_sizes = (64, 64): widths of the MLP's layers, such as 64,64
@@ -613,13 +614,12 @@ class ACER(_ACER):
         gae_lambda = 1.0: lambda of Retrace's traces, 1 in the paper
         learning_rate = 0.0007: the optimiser's step size; a number, or over the run linear:START:END,
             cosine:START:END, constant:NUMBER, warmup:FRACTION:SCHEDULE
-        replay_ratio = 4.0: replay updates for each rollout, in the mean of a Poisson distribution [r];
-            0 is on-policy
+        replay_ratio = 4.0: mean number of replay updates per rollout (Poisson-distributed) [r]; 0 is
+            on-policy
         replay_capacity = 50000: environment steps that the replay memory holds
         trust_region = True: keep each update near the average policy
-        trust_region_delta = 1.0: how far an update may go in its direction [delta]
-        importance_clip = 10.0: where importance weights are truncated; what that cuts off is corrected
-            [c]
+        trust_region_delta = 1.0: how far an update may move from the average policy [delta]
+        importance_clip = 10.0: where importance weights are truncated, with a bias correction [c]
         entropy_coef = 0.01: weight of the entropy bonus, or its schedule
         hidden_sizes = (64, 64): widths of the MLP's layers, such as 64,64
     """
