@@ -38,8 +38,13 @@ def test_the_pictures_are_of_the_results_as_they_are(chart: ModuleType, theme: s
 def test_bars_are_as_long_as_the_medians(chart: ModuleType, tmp_path: Path) -> None:
     speed = {"cartpole-8": {"ours": [900, 100, 800], "sb3": [100, 200, 300], "cleanrl": [400]}}
     (tmp_path / "speed-sb3.json").write_text(json.dumps(speed))
-    score = {"CartPole-v1": {"score": 475, "ours": [2.0, 3.0, 4.0], "sb3": [30.0], "cleanrl": [10.0, None, None]}}
-    (tmp_path / "time-to-score.json").write_text(json.dumps(score | {"about": {"machine": "a <small> one"}}))
+
+    def runs(*seconds: float | None) -> dict[str, dict[str, object]]:
+        return {str(seed): {"reached": took is not None, "seconds": took or 600.0} for seed, took in enumerate(seconds)}
+
+    times = {"ours": runs(2.0, 3.0, 4.0), "sb3": runs(30.0), "cleanrl": runs(10.0, None, None)}
+    task = {"env": "A <small> one", "score": 475, **times}
+    (tmp_path / "time-to-score.json").write_text(json.dumps({"tasks": {"cartpole": task}}))
     fast, soon = chart.panels(tmp_path)
     assert [(bar.library, bar.length) for bar in fast.rows[0][1]] == [("ours", 1.0), ("sb3", 0.25), ("cleanrl", 0.5)]
     assert [bar.label for bar in fast.rows[0][1]] == ["800 steps/s (4.0x)", "200 steps/s", "400 steps/s (2.0x)"]
@@ -49,7 +54,7 @@ def test_bars_are_as_long_as_the_medians(chart: ModuleType, tmp_path: Path) -> N
     root = ElementTree.fromstring(text)  # well-formed, with what a file says escaped
     widths = [float(bar.get("width", "")) for bar in root.iter("{http://www.w3.org/2000/svg}rect")]
     assert widths[3:6] == [416.0, 104.0, 208.0]  # after the three of the legend
-    assert "a &lt;small&gt; one: results/time-to-score.json" in text
+    assert "A &lt;small&gt; one, a score of 475" in text
 
 
 def test_nothing_is_drawn_of_nothing(chart: ModuleType, tmp_path: Path) -> None:

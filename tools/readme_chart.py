@@ -3,12 +3,7 @@
     python tools/readme_chart.py            # writes docs/images/measured-light.svg and measured-dark.svg
 
 It draws what stands in results/ and nothing else: `speed-sb3.json`, written by benchmarks/compare.py, and, where it exists,
-`time-to-score.json`. Both map a task to lists of measurements, one for each library:
-
-    {"halfcheetah-8": {"ours": [11122.0, ...], "sb3": [1385.0, ...], "cleanrl": [...]}, ...}     steps a second
-    {"CartPole-v1": {"score": 475, "ours": [3.1, ...], "sb3": [...], "cleanrl": [...]}, ...}     seconds; null: not reached
-
-An entry "about" may hold "machine" and "command", which then stand in the caption. A library without measurements has no bar.
+`time-to-score.json` of benchmarks/time_to_score.py. A library without measurements has no bar.
 """
 
 from __future__ import annotations
@@ -32,8 +27,8 @@ TASKS = {
     "breakout": "Breakout-v5, 8 environments, CNN",
 }
 MACHINE = "two threads of an AMD EPYC processor, no GPU"
-SPEED = {"machine": MACHINE, "command": "python benchmarks/compare.py --repeats 5 --seconds 8"}
-SCORE = {"machine": MACHINE, "command": "python benchmarks/time_to_score.py"}
+SPEED = "python benchmarks/compare.py --repeats 5 --seconds 8"
+SCORE = "python benchmarks/time_to_score.py"
 THEMES = {  # of the text, and of what matters less
     "light": {"text": "#1f2328", "faint": "#59636e"},
     "dark": {"text": "#f0f6fc", "faint": "#9198a1"},
@@ -77,9 +72,8 @@ def measured(found: dict[str, Any]) -> dict[str, float | None]:
     return medians
 
 
-def captioned(name: str, found: dict[str, Any], usual: dict[str, str]) -> tuple[str, str]:
-    about = {**usual, **found.get("about", {})}
-    return f"Medians of {about['command']},", f"on {about['machine']}: results/{name}"
+def captioned(name: str, command: str) -> tuple[str, str]:
+    return f"Medians of {command},", f"on {MACHINE}: results/{name}"
 
 
 def speed_panel(found: dict[str, Any]) -> Panel:
@@ -99,31 +93,29 @@ def speed_panel(found: dict[str, Any]) -> Panel:
                 times = "" if library == "sb3" else f" ({ratio:.1f}x)"
                 bars.append(Bar(library, ratio / longest, f"{rate:,.0f} steps/s{times}"))
         rows.append((TASKS[task], bars))
-    caption = captioned("speed-sb3.json", found, SPEED)
+    caption = captioned("speed-sb3.json", SPEED)
     return Panel("Training speed of PPO, as a multiple of Stable-Baselines3", caption, rows)
 
 
 def score_panel(found: dict[str, Any]) -> Panel:
     """Seconds until the score: each task's longest wait fills the width, since tasks differ as much as libraries."""
     rows = []
-    for task, entry in found.items():
-        if task == "about" or not isinstance(entry, dict):
-            continue
-        medians = measured(entry)
+    for entry in found["tasks"].values():
+        runs = {library: (entry.get(library) or {}).values() for library in LIBRARIES}
+        medians = measured(
+            {name: [run["seconds"] if run["reached"] else None for run in of] for name, of in runs.items()}
+        )
         longest = max((seconds for seconds in medians.values() if seconds), default=1.0)
         bars = []
         for library, seconds in medians.items():
-            label = (
-                "mostly not reached"
-                if seconds is None
-                else f"{seconds:,.0f} s"
-                if seconds >= 10
-                else f"{seconds:.1f} s"
-            )
-            bars.append(Bar(library, 1.0 if seconds is None else seconds / longest, label))
-        score = entry.get("score")
-        rows.append((f"{task}, a score of {score:g}" if isinstance(score, (int, float)) else task, bars))
-    return Panel("Time to reach a score (shorter is better)", captioned("time-to-score.json", found, SCORE), rows)
+            length = 1.0 if seconds is None else seconds / longest
+            bars.append(Bar(library, length, "mostly not reached" if seconds is None else shown_seconds(seconds)))
+        rows.append((f"{entry['env']}, a score of {entry['score']:g}", bars))
+    return Panel("Time to reach a score (shorter is better)", captioned("time-to-score.json", SCORE), rows)
+
+
+def shown_seconds(seconds: float) -> str:
+    return f"{seconds:,.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
 
 
 def panels(folder: Path) -> list[Panel]:
