@@ -63,7 +63,7 @@ def told(agent: Any, steps: int) -> list[str]:
         warnings.simplefilter("always")
         agent.learn(steps)
     found = [str(each.message) for each in caught if issubclass(each.category, PhasegradWarning)]
-    return [sentence for sentence in found if "bits" in sentence]
+    return [sentence for sentence in found if "bit" in sentence]
 
 
 def bits(agent: Any) -> torch.Tensor:
@@ -107,7 +107,7 @@ def test_fewer_processors_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     (sentence,) = told(resumed, 128)
     assert sentence == (
         "The run continues with torch_threads 1 in place of 2, so it may not end bit for bit as it would have; "
-        "torch_threads 2 would keep that part of them."
+        "torch_threads 2 would avoid that difference."
     )
     assert told(resumed, 192) == []  # once
     resumed.close()

@@ -90,7 +90,7 @@ def _threads(trainer: Trainer) -> int:
     if told and trainer.ranks.is_first:
         keep = ""
         if run.computed.get("torch_threads", threads) != threads:
-            keep = f"; torch_threads {run.computed['torch_threads']} would keep that part of them"
+            keep = f"; torch_threads {run.computed['torch_threads']} would avoid that difference"
         warnings.warn(
             f"The run continues with {told}, so it may not end bit for bit as it would have{keep}.",
             PhasegradWarning,
