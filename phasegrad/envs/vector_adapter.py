@@ -14,6 +14,7 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from phasegrad.envs.actions import ActionAdapter, random_actions
@@ -135,7 +136,7 @@ class AdaptedVectorEnv(VectorEnv):
         first: int = 0,
     ) -> None:
         self._source, self._timeout, self._first = source, timeout, first
-        self._failed = False
+        self._failed, self._takes_seeds = False, True
         self.num_envs = len(seeds)
         self._seeds = list(seeds)
         self._render = render
@@ -151,7 +152,7 @@ class AdaptedVectorEnv(VectorEnv):
             self._actions.masks.check_space(self._adapter.mask_leaves)
         self._returns = np.zeros(self.num_envs)
         self._lengths = np.zeros(self.num_envs, np.int64)
-        _, info = vector_reset(self._call("its first reset", source.reset, seed=self._seeds))
+        _, info = vector_reset(self._first_reset())
         self._mask_in_info = not self._adapter.mask_leaves and self._actions.masks.size > 0 and ACTION_MASK in info
         self.has_action_mask = self._mask_in_info or bool(self._adapter.mask_leaves)
 
@@ -159,11 +160,28 @@ class AdaptedVectorEnv(VectorEnv):
         self._steps = 0
         self._returns[:] = 0.0
         self._lengths[:] = 0
-        batch, info = vector_reset(self._call("its first reset", self._source.reset, seed=self._seeds))
+        batch, info = vector_reset(self._first_reset())
         mask = self._raw_mask(batch, info)
         return self._observe(batch), None if mask is None else self._actions.masks.batch(
             mask, self.num_envs, first=self._first
         )
+
+    def _first_reset(self) -> Any:
+        """With a seed for each environment, or one for all where it takes no more, as gymnasium's own CartPole does."""
+        when = "its first reset"
+        if not self._takes_seeds:
+            return self._call(when, self._source.reset, seed=self._seeds[0])
+        try:
+            return self._call(when, self._source.reset, seed=self._seeds)
+        except EnvError as refused:
+            if isinstance(self._source, AsyncVectorEnv) or self._steps:
+                raise
+            try:
+                answer = self._call(when, self._source.reset, seed=self._seeds[0])
+            except EnvError:
+                raise refused from None
+            self._takes_seeds, self._failed = False, False
+            return answer
 
     def step(self, actions: np.ndarray) -> Step:
         self._steps += 1
@@ -356,8 +374,12 @@ class AdaptedVectorEnv(VectorEnv):
         return (
             f"The vector environment ended environment {self._first + int(ended[0])} on step {self._steps} without a final_obs in "
             "its info, so it resets on the next step, whose row is no experience and cannot be skipped from outside; "
-            f"{_ADVICE}."
+            f"{_ADVICE}{self._or_its_id()}."
         )
+
+    def _or_its_id(self) -> str:
+        spec = getattr(self._source, "spec", None)
+        return f", or the id {spec.id!r}" if isinstance(spec, EnvSpec) else ""
 
 
 class ProcessVectorEnv(AdaptedVectorEnv):
