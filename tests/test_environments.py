@@ -272,7 +272,7 @@ def test_the_list_marks_what_cannot_be_trained_on() -> None:
     code, said = run("envs")
     assert code == 0
     lines = {line.partition(":")[0] for line in said.splitlines()}
-    assert {"classic", "other (not to be trained on"} <= lines
+    assert {"classic", "other (cannot be trained on"} <= lines
     if "Chess-v1" in marked:
         assert "pgx (cannot be trained on: several players): AnimalShogi-v1" in said
         assert "Chess-v1" in run("envs", "pgx")[1]
