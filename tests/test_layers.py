@@ -55,8 +55,8 @@ def test_imports_go_one_way(tmp_path: Path, module: str, turned: str, broken: st
 def test_the_top_of_the_package_is_short() -> None:
     modules = {path.stem for path in PACKAGE.glob("*.py")} - {"__init__", "__main__"}
     assert modules == {
-        "advantages", "agent", "bench", "errors", "losses", "outside", "phases", "presets",
-        "schedules", "tree", "versions",
+        "advantages", "agent", "bench", "errors", "losses", "outside", "phases", "schedules",
+        "tree", "versions",
     }  # fmt: skip
 
 

@@ -51,7 +51,6 @@ EXAMPLES = {
         "phasegrad video runs/coinrun --grid --episodes 9 --levels test --out grid.mp4",
     ),
     "export": (
-        "phasegrad export runs/cartpole --onnx cartpole.onnx",
         "phasegrad export runs/cartpole --onnx cartpole.onnx --with-log-prob --with-value --checkpoint 50176",
         "phasegrad export runs/cartpole --c cartpole.c",
     ),
