@@ -66,7 +66,6 @@ EXAMPLES = {
     "report": (
         "phasegrad report runs/cartpole",
         "phasegrad report runs/seed1 runs/seed2 runs/seed3 --out comparison.html",
-        "phasegrad report runs/cartpole --try --runtime onnxruntime-web-1.30.0.tgz",
     ),
     "watch": ("phasegrad watch runs/cartpole", "phasegrad watch runs/cartpole --once"),
     "envs": ("phasegrad envs", "phasegrad envs procgen"),
