@@ -176,7 +176,7 @@ def test_the_command_line_says_it_in_one_line() -> None:
     done = limited(program, 6 * GIB, *arguments)
     assert done.returncode == 2, done.stderr
     assert "Traceback" not in done.stderr
-    assert "not enough memory" in done.stderr.strip().splitlines()[-1]
+    assert "make hidden_sizes smaller" in done.stderr.strip().splitlines()[-1]
 
 
 def test_a_study_names_the_signal_and_what_it_probably_means(tmp_path: Path) -> None:
