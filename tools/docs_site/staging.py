@@ -16,6 +16,7 @@ from settings_page import settings_page
 
 LANGUAGES = {".py": "python", ".h": "c", ".c": "c", ".toml": "toml", ".txt": "text", ".sh": "bash", ".ipynb": "json"}
 GENERATED = {"settings.md": settings_page, "api.md": api_page}
+ATTRIBUTE = re.compile(r'((?:src|srcset)=")([^"#?]+)(")')  # of pictures in HTML
 LINK = re.compile(r"(\]\()([^)\s#]+)(#[^)\s]*)?(\))")
 ANOTHER_PLACE = re.compile(r"[a-z]+:")
 
@@ -65,6 +66,7 @@ class Staging:
             return f"---\nsearch:\n  exclude: true\n---\n\n# {origin}\n\n````{language}\n{text.rstrip()}\n````\n"
 
         def moved(part: str) -> str:
+            part = ATTRIBUTE.sub(lambda found: f"{found[1]}{self._target(origin, found[2])}{found[3]}", part)
             return LINK.sub(lambda found: f"{found[1]}{self._target(origin, found[2])}{found[3] or ''}{found[4]}", part)
 
         return with_equations(outside_code(text, moved))
