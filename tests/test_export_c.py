@@ -379,6 +379,24 @@ def test_without_a_compiler_it_says_that_it_was_not_checked(
     assert c_parity.FLAGS[0] == "-std=c99"
 
 
+@needs_compiler
+@pytest.mark.parametrize("after", ["chmod a-x *policy", ": > policy.so"])
+def test_where_nothing_may_be_run_it_says_what_to_set(
+    after: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = pg.PPO("CartPole-v1", **SMALL)
+    script = tmp_path / "compiler"
+    script.write_text(
+        f'#!/bin/sh\n{native.compiler()} "$@"\nfor each; do case "$each" in */policy.c) cd "$(dirname "$each")" && {after};; esac; done\n'
+    )
+    script.chmod(0o755)
+    monkeypatch.setattr(c_module.native, "compiler", lambda: str(script))
+    sentence = r"^The C file cannot be checked, since what is compiled does not run in \S+ \([^/]+\): set TMPDIR to a .*; not written\.$"
+    with pytest.raises(RunError, match=sentence):
+        export_c(agent, tmp_path / "p.c")
+    assert not (tmp_path / "p.c").exists()
+
+
 def test_the_command_wants_a_file_and_says_what_belongs_to_which(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -183,3 +183,14 @@ def test_the_demo_installs_the_package_alone_and_neither_command_installs_anythi
             assert bool(re.search(command, planned)) == (command in installs), (target, stamps, planned)
         assert planned.count("GB to download") == len(installs)  # a wait of minutes is announced
         assert not re.search(r"--quiet.*-r requirements", planned)  # and shows what it does
+
+
+def test_the_page_and_the_makefile_tell_of_the_same_size() -> None:
+    root = Path(__file__).parents[1]
+    told = re.search(r"([\d.]+ GB) on disk", (root / "Makefile").read_text())
+    page = re.search(
+        r"`make demo` installs what the package needs, ([\d.]+ GB)", (root / "docs/install.md").read_text()
+    )
+    assert told is not None
+    assert page is not None
+    assert told[1] == page[1]

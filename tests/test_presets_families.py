@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import gymnasium as gym
 import pytest
 import torch
 from machine import environments
@@ -69,3 +70,22 @@ def test_a_few_steps_with_the_preset(env: str) -> None:
     assert (agent.config.preset, agent.progress.step) == (EXAMPLES[env], 96)
     assert torch.isfinite(agent.flat.data).all()
     assert not any(torch.equal(tensor, before[name]) for name, tensor in agent.model.named_parameters())
+
+
+@pytest.mark.parametrize(
+    ("env", "preset"),
+    [
+        ("gymnasium:CartPole-v1", "cartpole"),
+        ("gymnasium:Pendulum-v1", "pendulum"),
+        ("gymnasium:MountainCar-v0", "classic"),
+        ("gymnasium:Reacher-v5", "reacher"),
+    ],
+)
+def test_the_name_of_a_module_before_an_id_changes_no_preset(env: str, preset: str) -> None:
+    assert preset_for(env) == preset == preset_for(env.removeprefix("gymnasium:"))
+
+
+def test_an_id_of_ones_own_takes_no_preset_for_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = gym.envs.registration.EnvSpec("Reacher-v77", entry_point="json:JSONDecoder")
+    monkeypatch.setitem(gym.registry, "Reacher-v77", own)
+    assert preset_for("json:Reacher-v77") == "none"

@@ -260,8 +260,13 @@ def test_packages_of_other_kinds_are_refused(stand_in: Path, tmp_path: Path) -> 
     with pytest.raises(RunError, match="is not a version of onnxruntime-web"):
         read_runtime(archive(tmp_path / "hostile.tgz", glue=hostile, binary=b"x"))
     (tmp_path / "text.tgz").write_text("no archive")
-    with pytest.raises(RunError, match="cannot be read as the npm package onnxruntime-web"):
+    with pytest.raises(RunError, match=r"cannot be read as the npm package onnxruntime-web: it is no sound archive\.$"):
         read_runtime(tmp_path / "text.tgz")
+    whole = bytearray(good.read_bytes())
+    whole[len(whole) // 2 :] = bytes(255 - byte for byte in whole[len(whole) // 2 :])
+    (tmp_path / "damaged.tgz").write_bytes(whole)
+    with pytest.raises(RunError, match="the npm package onnxruntime-web"):
+        read_runtime(tmp_path / "damaged.tgz")
     os.mkfifo(tmp_path / "pipe.tgz")
     with pytest.raises(RunError, match="it is a named pipe, not a file"):
         read_runtime(tmp_path / "pipe.tgz")

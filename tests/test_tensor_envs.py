@@ -19,7 +19,7 @@ from phasegrad import envs
 from phasegrad.algorithms import ALGORITHMS
 from phasegrad.envs.tensor_contract import FINAL
 from phasegrad.envs.tensor_tasks import TensorCartPole, TensorPendulum, mixed_bits
-from phasegrad.errors import EnvError
+from phasegrad.errors import ConfigError, EnvError
 
 STEPS, ENVS = 8, 4
 FIELDS: dict[str, Any] = {
@@ -229,6 +229,8 @@ def test_learning_works() -> None:
         (lambda answer: (answer[0].numpy(), *answer[1:]), "is a ndarray"),
         (lambda answer: (answer[0], answer[1][:1], *answer[2:]), "for reward"),
         (lambda answer: (answer[0], answer[1], None, *answer[3:]), "NoneType for terminated"),
+        (lambda answer: (*answer[:4], answer[4] | {"success": torch.ones(1)}), r"for info\['success'\]"),
+        (lambda answer: answer[0].no_such_thing, "Spoilt raised AttributeError on step 1: .*no_such_thing"),
     ],
 )
 def test_a_wrong_answer_is_one_sentence(spoil: Any, sentence: str) -> None:
@@ -246,8 +248,44 @@ def test_spaces_that_tensors_cannot_have_are_refused() -> None:
             super().__init__(ENVS)
             self.single_action_space = gym.spaces.Discrete(2, start=1)
 
+    class Counting(TensorCartPole):
+        def __init__(self) -> None:
+            super().__init__(ENVS)
+            self.single_observation_space = gym.spaces.Discrete(3, start=1)
+
     with pytest.raises(EnvError, match="counts from 0"):
         pg.PPO(Offset(), **FIELDS)
+    with pytest.raises(EnvError, match=r"observation must count from 0, not as in Discrete\(3, start=1\)"):
+        pg.PPO(Counting(), **FIELDS)
+
+
+@pytest.mark.parametrize(("name", "error"), [("num_envs", ConfigError), ("device", EnvError)])
+def test_what_a_class_forgot_to_set_is_named(name: str, error: type[Exception]) -> None:
+    class Forgetful(TensorCartPole):
+        def __init__(self) -> None:
+            super().__init__(ENVS)
+            delattr(self, name)
+
+    with pytest.raises(error, match=f"Forgetful has no {name}: set it"):
+        pg.PPO(Forgetful(), **FIELDS)
+
+
+@pytest.mark.parametrize(
+    ("seen", "sentence"),
+    [
+        (lambda x: {"seen": x.float()}, "'action_mask' of Half is missing on reset"),
+        (lambda x: x.float(), "'seen' of Half is missing"),
+        (lambda x: {"seen": x.float(), "action_mask": torch.ones(len(x), 3)}, r"'action_mask' of Half is \(\d+, 3\)"),
+        (lambda x: {"seen": x.float(), "action_mask": np.ones((len(x), 2))}, "'action_mask' of Half is a ndarray"),
+    ],
+)
+def test_an_entry_that_is_missing_or_misshapen_is_named(seen: Any, sentence: str) -> None:
+    class Half(Masked):
+        def _observe(self, state: Tensor) -> Any:
+            return seen(state)
+
+    with pytest.raises(EnvError, match=sentence):
+        pg.PPO(Half(ENVS), **{**FIELDS, **OWN["ppo"]}).learn()
 
 
 class Masked(Short):

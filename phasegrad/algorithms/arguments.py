@@ -45,6 +45,10 @@ def source_and_fields(env: Any, fields: Mapping[str, Any]) -> tuple[Any, dict[st
         )
     fields["env"] = envs.setting_of(env)
     if isinstance(env, gym.vector.VectorEnv):
+        if not hasattr(env, "num_envs"):  # gymnasium's own class has none until a subclass sets it
+            raise ConfigError(
+                f"{type(env).__name__} has no num_envs: set it in its __init__ to how many it steps at once."
+            )
         found = env.num_envs * joining.current().size  # each process brings its own
         if fields.setdefault("num_envs", found) != found:
             raise ConfigError(

@@ -14,7 +14,8 @@ from phasegrad.envs.answers import require_space, vector_reset
 from phasegrad.envs.contract import Episode, Observation, Step, VectorEnv
 from phasegrad.envs.spaces import Leaf, ObservationAdapter, follow
 from phasegrad.envs.tensor_contract import FINAL, TensorStep, TensorVectorEnv
-from phasegrad.errors import EnvError
+from phasegrad.errors import EnvError, words_of
+from phasegrad.machine.memory import is_lack_of_memory
 from phasegrad.tree import tree_map
 
 RETURNS, LENGTHS = "episode_returns", "episode_lengths"  # of the running episodes, beside the source's own state
@@ -29,6 +30,10 @@ class TensorAdapter(VectorEnv):
     def __init__(self, source: TensorVectorEnv, seeds: Sequence[int]) -> None:
         for name in ("single_observation_space", "single_action_space"):
             require_space(source, name)
+        if getattr(source, "device", None) is None:
+            raise EnvError(
+                f"{type(source).__name__} has no device: set it to where its tensors are, such as 'cpu' or 'cuda'."
+            )
         self.source, self.num_envs, self._seeds = source, source.num_envs, list(seeds)
         self._adapter = ObservationAdapter(source.single_observation_space)
         self.observation_space, self.original_observation_space = self._adapter.space, self._adapter.original
@@ -42,7 +47,7 @@ class TensorAdapter(VectorEnv):
 
     def reset(self) -> tuple[Observation, np.ndarray | None]:
         seeds: Any = list(self._seeds)
-        batch, _ = vector_reset(self.source.reset(seed=seeds))
+        batch, _ = vector_reset(self._call("reset", self.source.reset, seed=seeds))
         self._steps, self._returns[:], self._lengths[:] = 0, 0.0, 0
         return self._at(batch)
 
@@ -92,7 +97,7 @@ class TensorAdapter(VectorEnv):
     def step_tensors(self, actions: Tensor) -> TensorStep:
         """Take `actions` [N, ...] on the device; what it returned, flat, on the device."""
         self._steps += 1
-        answer = self.source.step(actions)
+        answer = self._call(f"step {self._steps}", self.source.step, actions)
         if not isinstance(answer, tuple) or len(answer) != 5 or not isinstance(answer[4], dict):
             raise EnvError(
                 f"The step of {type(self.source).__name__} must return (observation, reward, terminated, truncated, info), "
@@ -111,6 +116,8 @@ class TensorAdapter(VectorEnv):
         ]
         final, _ = self._flat(info[FINAL], f"step {self._steps}")
         success = info.get("success")
+        if isinstance(success, Tensor):
+            success = self._number("info['success']", success).bool()
         return TensorStep(
             self.latest,
             self.latest_mask,
@@ -118,7 +125,7 @@ class TensorAdapter(VectorEnv):
             numbers[1].bool(),
             numbers[2].bool(),
             final,
-            success.reshape(self.num_envs).bool() if isinstance(success, Tensor) else None,
+            success if isinstance(success, Tensor) else None,
         )
 
     def _number(self, name: str, column: Any) -> Tensor:
@@ -134,23 +141,38 @@ class TensorAdapter(VectorEnv):
         """The observation as the contract has it, and the mask in it."""
         adapter = self._adapter
         if adapter.nested:
-            flat: Any = {leaf.name: self._leaf(leaf, follow(batch, leaf.path), when) for leaf in adapter.leaves}
+            flat: Any = {leaf.name: self._leaf(leaf, _entry(batch, leaf), when) for leaf in adapter.leaves}
         else:
             flat = self._leaf(adapter.leaves[0], batch, when)
         if not adapter.mask_leaves:
             return flat, None
-        return flat, follow(batch, adapter.mask_leaves[0].path).reshape(self.num_envs, -1).bool()
+        leaf = adapter.mask_leaves[0]
+        return flat, self._leaf(leaf, _entry(batch, leaf), when).reshape(self.num_envs, -1).bool()
 
     def _leaf(self, leaf: Leaf, tensor: Any, when: str) -> Tensor:
         entry = f" entry {leaf.name!r}" if leaf.name else ""
         if not isinstance(tensor, Tensor) or tensor.numel() != self.num_envs * int(np.prod(leaf.shape)):
-            found = tuple(tensor.shape) if isinstance(tensor, Tensor) else f"a {type(tensor).__name__}"
+            missing = "missing" if tensor is None else f"a {type(tensor).__name__}"
+            found = tuple(tensor.shape) if isinstance(tensor, Tensor) else missing
             raise EnvError(
                 f"The observation{entry} of {type(self.source).__name__} is {found} on {when}: it must be a tensor of shape "
                 f"{(self.num_envs, *leaf.shape)}."
             )
         flat = tensor.reshape(self.num_envs, *(leaf.space.shape or ()))
         return flat.float() if flat.is_floating_point() else flat
+
+    def _call(self, when: str, function: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except EnvError:
+            raise
+        except Exception as error:
+            if is_lack_of_memory(error):
+                raise  # the run has a sentence on what to make smaller
+            said = words_of(error)
+            raise EnvError(
+                f"{type(self.source).__name__} raised {type(error).__name__} on {when}{f': {said}' if said else ''}."
+            ) from error
 
     def state(self) -> dict[str, Tensor] | None:
         """The source's, with the episodes' returns so far; None where it has none."""
@@ -177,15 +199,31 @@ def _array(tensor: Tensor) -> np.ndarray:
     return tensor.detach().cpu().numpy()
 
 
+def _entry(batch: Any, leaf: Leaf) -> Any:
+    """An entry of a nested batch; None where there is no such entry."""
+    try:
+        return None if isinstance(batch, Tensor) else follow(batch, leaf.path)
+    except (KeyError, IndexError, TypeError):
+        return None
+
+
 def _require_simple(space: gym.Space, adapter: ObservationAdapter) -> None:
     """Refuse spaces whose numbers would have to be changed on their way: tensors are taken as they are."""
-    starts = [
-        int(np.max(np.abs(getattr(each, "start", 0)))) for each in (space, *(leaf.original for leaf in adapter.leaves))
-    ]
-    if not isinstance(space, SIMPLE) or any(starts):
+    if not isinstance(space, SIMPLE) or _first(space):
         raise EnvError(
             f"A TensorVectorEnv needs a Box, Discrete, MultiDiscrete or MultiBinary action space that counts from 0, not "
             f"{space}."
         )
+    for leaf in adapter.leaves:
+        if _first(leaf.original):
+            entry = f" entry {leaf.name!r}" if leaf.name else ""
+            raise EnvError(
+                f"The choices of a TensorVectorEnv's observation{entry} must count from 0, not as in {leaf.original}."
+            )
     if len(adapter.mask_leaves) > 1:
         raise EnvError("The action_mask of a TensorVectorEnv must be one tensor [N, M].")
+
+
+def _first(space: gym.Space) -> int:
+    """The number of the first choice that is farthest from 0."""
+    return int(np.max(np.abs(getattr(space, "start", 0))))

@@ -61,7 +61,10 @@ class CompiledPolicy:
         library = folder / "policy.so"
         _compile([compiler, *FLAGS, "-DPHASEGRAD_NO_MAIN", "-fPIC", "-shared", str(source), "-o", str(library), "-lm"])
         _compile([compiler, *FLAGS, str(source), "-o", str(self.program), "-lm"])
-        self._act = ctypes.CDLL(str(library)).phasegrad_act
+        try:
+            self._act = ctypes.CDLL(str(library)).phasegrad_act
+        except OSError as error:
+            raise _may_not_run(folder, error) from None
         self._act.restype = ctypes.c_int
         self._act.argtypes = [ctypes.c_void_p] * 4
 
@@ -78,15 +81,29 @@ class CompiledPolicy:
         """What the program prints for an episode of observations [T, N]."""
         rows = observations if masks is None else np.concatenate([observations, masks], 1)
         text = "\n".join(" ".join(f"{number:.9g}" for number in row) for row in rows.astype(np.float64).tolist())
-        done = subprocess.run(
-            [str(self.program)], input=text, capture_output=True, text=True, timeout=COMPILE_SECONDS, check=False
-        )
+        try:
+            done = subprocess.run(
+                [str(self.program)], input=text, capture_output=True, text=True, timeout=COMPILE_SECONDS, check=False
+            )
+        except subprocess.TimeoutExpired:
+            raise RunError(f"The C program takes more than {COMPILE_SECONDS} seconds; not written.") from None
+        except OSError as error:
+            raise _may_not_run(self.program.parent, error) from None
         if done.returncode:
             raise RunError(
                 f"The C program ends with code {done.returncode} ({done.stderr.strip()[:200]}); not written."
             )
         found = [[float(word) for word in line.split()] for line in done.stdout.splitlines()]
         return np.array(found, np.float32)
+
+
+def _may_not_run(folder: Path, error: OSError) -> RunError:
+    """A folder of temporary files may be mounted without the right to run what is in it."""
+    reason = (error.strerror or str(error)).removeprefix(f"{folder / 'policy.so'}: ")
+    return RunError(
+        f"The C file cannot be checked, since what is compiled does not run in {folder.parent} ({reason}): set TMPDIR to a "
+        "folder that programs may run in; not written."
+    )
 
 
 def _compile(command: list[str]) -> None:

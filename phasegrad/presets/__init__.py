@@ -176,9 +176,13 @@ def preset_for(env: str, options: Mapping[str, Any] | None = None) -> str:
     from phasegrad import envs  # takes a second to import, and most commands need not know families
 
     try:
-        return BY_FAMILY.get(envs.listed_family_of(env, options), "none")
+        family = envs.listed_family_of(env, options)
     except PhasegradError:
         return "none"  # making the environment will say what is wrong with it
+    own = (
+        BY_ENVIRONMENT.get(stem.rpartition(":")[2]) if family in ("classic", "mujoco") else None
+    )  # gymnasium:CartPole-v1
+    return own or BY_FAMILY.get(family, "none")
 
 
 def preset_for_cpu(name: str, algorithm: str) -> str | None:

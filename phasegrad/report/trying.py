@@ -10,12 +10,13 @@ import base64
 import gzip
 import re
 import tarfile
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from phasegrad.errors import RunError
+from phasegrad.errors import RunError, words_of
 from phasegrad.machine.paths import as_path
 from phasegrad.machine.regular_files import open_regular, read_bounded
 
@@ -44,8 +45,11 @@ def read_runtime(given: str | Path | None) -> Runtime:
             glue, binary = _from_archive(path)
     except FileNotFoundError:
         raise RunError(f"{path} is not there or has no {GLUE}: {FIRST}.") from None
-    except (OSError, tarfile.TarError, EOFError) as error:
-        raise RunError(f"{path} cannot be read as the npm package onnxruntime-web: {error}.") from None
+    except (OSError, tarfile.TarError, EOFError, zlib.error) as error:
+        said = (
+            "it is no sound archive" if isinstance(error, tarfile.TarError) else words_of(error)
+        )  # tar tries four kinds
+        raise RunError(f"{path} cannot be read as the npm package onnxruntime-web: {said}.") from None
     compressed = gzip.compress(binary, 9, mtime=0)
     return Runtime(_as_script(glue.decode("utf-8", "replace"), path), base64.b64encode(compressed).decode())
 
