@@ -134,6 +134,13 @@ def test_a_history_with_an_evaluation_in_nearly_every_row_is_bounded_too(every: 
     assert history.steps[rows].tolist() == values.tolist()
 
 
+@pytest.mark.parametrize("step", [5, "best"])
+def test_a_step_is_not_picked_of_a_saved_agent(step: int | str, zipped: Path) -> None:
+    for path in (zipped, AGENT):
+        with pytest.raises(RunError, match=f"leave out checkpoint {step}"):
+            pg.load(path, checkpoint=step)
+
+
 def _empty(folder: Path) -> Path:
     folder.mkdir()
     return folder
