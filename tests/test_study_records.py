@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import shutil
 from pathlib import Path
@@ -135,6 +136,8 @@ def test_a_record_without_runs_gives_the_same_table(done: Path, tmp_path: Path) 
         ("", "its first line must name"),
         ("step,value\n1,2\n", "its first line must name"),
         ("environment,label,step,value\nA,b,many,2\n", "step 'many' is not a number"),
+        ("environment,label,step,value\nA,b,nan,2\n", "step 'nan' is not a number"),
+        ("environment,label,step,value\nA,b,1,-inf\n", "value '-inf' is not a number"),
         ("environment,label,step,value\nA,b,\x00,2\n", "is not a"),
     ],
 )
@@ -152,3 +155,28 @@ def test_published_curves_are_drawn_beside_ours(done: Path) -> None:
     assert draw_study(done, "Two", trained=False)
     assert (done / "curves.png").read_bytes() != before
     assert not draw_study(done.parent, "Nothing", trained=False)
+
+
+def test_a_record_with_impossible_numbers_is_no_traceback(done: Path, tmp_path: Path) -> None:
+    shutil.rmtree(done / "runs")
+    command = ["study", str(tmp_path / "two.toml"), "--dir", str(done), "--table-only", "--quiet"]
+    with open(done / "table.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    for name, value, code in (("seconds", "-3", 0), ("episodes", "nan", 2)):
+        with open(done / "table.csv", "w", newline="") as file:
+            writer = csv.DictWriter(file, list(rows[0]))
+            writer.writeheader()
+            writer.writerows({**row, name: value} if index == 0 else row for index, row in enumerate(rows))
+        assert main(command) == code
+
+
+def test_the_figure_of_a_study_leaves_matplotlib_as_it_was(done: Path) -> None:
+    import matplotlib
+
+    before = matplotlib.get_backend()
+    matplotlib.use("svg")
+    try:
+        assert draw_study(done, "Two", trained=False)
+        assert matplotlib.get_backend() == "svg"
+    finally:
+        matplotlib.use(before)

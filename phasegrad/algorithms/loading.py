@@ -80,6 +80,7 @@ def load(
     given = Given(env, encoder, device, dict(schedules or {}))
     packed = is_packed(path)
     if packed:
+        _require_no_choice(path, checkpoint)
         agent = _from_packed(path, given)
     path = as_path(path)
     with reading(path):
@@ -90,6 +91,7 @@ def load(
     if packed:
         pass
     elif is_save:
+        _require_no_choice(path, checkpoint)
         agent = _from_checkpoint(path, given)
     else:
         agent = _from_run(RunDirectory(path), given, checkpoint)
@@ -104,6 +106,14 @@ def load(
         agent.set_env(env)
     go_on_with(agent, settings)
     return agent
+
+
+def _require_no_choice(path: Any, checkpoint: int | str | None) -> None:
+    """Refuse to pick a step where there is just one: it may not be the one that was asked for."""
+    if checkpoint is not None:
+        raise RunError(
+            f"{path} is one saved agent: leave out checkpoint {checkpoint}, which picks a step of a run directory."
+        )
 
 
 def go_on_with(agent: Algorithm, settings: Mapping[str, Any]) -> None:

@@ -6,21 +6,21 @@ first. Links, other ways up the tree, encrypted and doubled entries are refused;
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import stat
 import zipfile
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from phasegrad.errors import DamagedError, PhasegradError, RunError, visible
 from phasegrad.machine.regular_files import NotRegularError, kind, open_regular
 from phasegrad.runs.below import mode_of, named_output, told
 from phasegrad.runs.files import MOST_JSON_BYTES, read_json_object, reading, replacing_file, writing
-from phasegrad.runs.replacing import CARD, STATE, current, is_own, listed
+from phasegrad.runs.replacing import CARD, STATE, current, is_own, is_state, listed
 
 SUFFIX = ".zip"
 MOST_ENTRIES = 10_000
@@ -36,7 +36,7 @@ def is_archive(path: Path) -> bool:
 
 
 def require_archive_place(path: Path) -> None:
-    """Refuse to save over a file that is no saved agent."""
+    """Refuse to save over a file that is no saved agent, or that holds more than one: only the agent would be left of it."""
     with reading(path):
         there = os.path.lexists(path)
     if not there:
@@ -46,9 +46,19 @@ def require_archive_place(path: Path) -> None:
     named_output(path)
     try:
         with _opened(path) as archive:
-            _own_entries(path, archive)
+            own = _own_entries(path, archive)
+            _require_sizes(path, own)
+            is_agent = is_state(_state(path, archive, own))
+            others = [each.filename for each in archive.infolist() if not each.is_dir() and each not in own.values()]
     except PhasegradError:
-        raise RunError(f"{path} exists and is no saved agent, so it is not replaced: name another file.") from None
+        is_agent, others = False, []
+    if not is_agent:
+        raise RunError(f"{path} exists and is no saved agent, so it is not replaced: name another file.")
+    if others:
+        raise RunError(
+            f"{path} holds other files beside a saved agent, such as {visible(others[0])[:80]!r}, so it is not replaced: name "
+            "another file."
+        )
 
 
 def pack(folder: Path, path: Path) -> None:
@@ -82,16 +92,13 @@ def unpack(path: Path, folder: Path, card: bool = False) -> None:
     with _opened(path) as archive:
         own = _own_entries(path, archive)
         _require_sizes(path, own)
-        try:
-            state: Any = json.loads(_content(path, archive, own[STATE], MOST_JSON_BYTES))
-        except (ValueError, RecursionError):
-            raise DamagedError(f"{path} is damaged: its {STATE} is not valid JSON.") from None
-        for name in dict.fromkeys((STATE, *listed(state), *CARD)):
+        for name in dict.fromkeys((STATE, *listed(_state(path, archive, own)), *CARD)):
             if name in own and (card or name not in CARD):  # what is missing is told by who reads the folder
                 target = folder / name
-                target.parent.mkdir(exist_ok=True)
-                with open(target, "xb") as file:
-                    _copy(path, archive, own[name], file)
+                with writing(target, "try again"):  # a full disk is not the archive's fault
+                    target.parent.mkdir(exist_ok=True)
+                    with open(target, "xb") as file:
+                        file.writelines(_chunks(path, archive, own[name]))
 
 
 @contextmanager
@@ -105,15 +112,27 @@ def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
     except OSError as error:
         raise RunError(f"{path} cannot be read: {error.strerror or error}.") from None
     with open(handle, "rb") as file:
-        try:
-            with zipfile.ZipFile(file) as archive:
-                yield archive
-        except (zipfile.BadZipFile, EOFError, zipfile.LargeZipFile, NotImplementedError, OverflowError) as error:
-            raise DamagedError(
-                f"{path} is damaged: it is not a whole .zip file ({visible(str(error))[:80]})."
-            ) from None
-        except zlib.error as error:
-            raise DamagedError(f"{path} is damaged: it cannot be decompressed ({visible(str(error))[:80]}).") from None
+        with _decoding(path):
+            archive = zipfile.ZipFile(file)
+        with archive:
+            yield archive
+
+
+@contextmanager
+def _decoding(path: Path) -> Iterator[None]:
+    """Turns what zipfile and its decompressors raise into the sentence for it; nothing else is done inside."""
+    try:
+        yield
+    except (PhasegradError, MemoryError):
+        raise
+    except OSError as error:
+        if error.errno not in (None, errno.EINVAL):  # a place before the file's beginning is invalid
+            raise RunError(f"{path} cannot be read: {error.strerror or error}.") from None
+        raise DamagedError(f"{path} is damaged: it is not a whole .zip file ({visible(str(error))[:80]}).") from None
+    except (
+        Exception
+    ) as error:  # each kind of compression has errors of its own, and a name that is no text is a ValueError
+        raise DamagedError(f"{path} is damaged: it is not a whole .zip file ({visible(str(error))[:80]}).") from None
 
 
 def _own_entries(path: Path, archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
@@ -163,19 +182,19 @@ def _require_sizes(path: Path, own: dict[str, zipfile.ZipInfo]) -> None:
         raise RunError(f"{path} is refused: its {STATE} has {own[STATE].file_size:,} bytes.")
 
 
-def _content(path: Path, archive: zipfile.ZipFile, entry: zipfile.ZipInfo, most: int) -> bytes:
-    with archive.open(entry) as source:
-        payload = source.read(most + 1)
-    if len(payload) > most:
-        raise DamagedError(f"{path} is damaged: {entry.filename[:80]!r} is larger than it says.")
-    return payload
+def _state(path: Path, archive: zipfile.ZipFile, own: dict[str, zipfile.ZipInfo]) -> Any:
+    try:
+        return json.loads(b"".join(_chunks(path, archive, own[STATE])))
+    except (ValueError, RecursionError):
+        raise DamagedError(f"{path} is damaged: its {STATE} is not valid JSON.") from None
 
 
-def _copy(path: Path, archive: zipfile.ZipFile, entry: zipfile.ZipInfo, file: IO[bytes]) -> None:
+def _chunks(path: Path, archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> Iterator[bytes]:
+    """The content of an entry, which is no larger than it says."""
     left = entry.file_size
-    with archive.open(entry) as source:
+    with _decoding(path), archive.open(entry) as source:
         while chunk := source.read(min(CHUNK, left + 1)):
             left -= len(chunk)
             if left < 0:
                 raise DamagedError(f"{path} is damaged: {entry.filename[:80]!r} is larger than it says.")
-            file.write(chunk)
+            yield chunk

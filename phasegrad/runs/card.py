@@ -19,6 +19,11 @@ from phasegrad.runs.reading import METRICS, MetricsReader, number_or_none
 from phasegrad.runs.replacing import CURVE, README
 
 MOST_POINTS = 200  # of a curve
+NUMBERS = (
+    "step", "episodes", "episodes_cut", "seed", "return_mean", "return_std", "return_min", "return_max", "length_mean",
+    "success_rate",
+)  # fmt: skip
+LEVELS = ("train", "test")
 GREEDY, TRAINING = "mean return of greedy evaluations", "mean return of the last 100 training episodes"
 
 
@@ -53,16 +58,17 @@ def card_record(data: Any) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if points:
         found["curve"] = {"what": TRAINING if curve.get("what") == TRAINING else GREEDY, "points": points}
-    evaluation = data.get("evaluation")
-    if isinstance(evaluation, dict):
-        kept = {
-            str(name)[:40]: value
-            for name, value in evaluation.items()
-            if isinstance(value, bool | None) or number_or_none(value) is not None or value in ("train", "test")
-        }
-        if {"step", "return_mean", "episodes"} <= kept.keys():
-            found["evaluation"] = kept
-    return found
+    evaluation = sound_evaluation(data.get("evaluation"))
+    return found | ({} if evaluation is None else {"evaluation": evaluation})
+
+
+def sound_evaluation(data: Any) -> dict[str, Any] | None:
+    """What a card says of an evaluation, from a file of anyone's; None where it lacks the numbers that a score needs."""
+    data = data if isinstance(data, dict) else {}
+    found = {name: data[name] for name in NUMBERS if number_or_none(data.get(name)) is not None}
+    found |= {"deterministic": data["deterministic"]} if isinstance(data.get("deterministic"), bool) else {}
+    found |= {"levels": data["levels"]} if data.get("levels") in LEVELS else {}
+    return found if {"step", "return_mean", "episodes"} <= found.keys() else None
 
 
 def _rows(rows: Any) -> list[Any]:
@@ -76,10 +82,10 @@ def known_score(trainer: Trainer) -> dict[str, Any] | None:
     of_run = [dict(run.evaluations.last, deterministic=True)] if run.evaluations.last else []
     kept = [dict(run.card["evaluation"])] if "evaluation" in run.card else []
     noted = read_evaluations(run.place) if run.place is not None and run.takes_over else []
-    here = [found for found in (*noted, *kept, *of_run) if is_greedy_at(found, step)]
-    numbers = [found for found in here if isinstance(number_or_none(found.get("episodes")), float)]
-    if numbers:
-        return max(reversed(numbers), key=lambda found: found["episodes"])
+    sound = [found for found in map(sound_evaluation, (*noted, *kept, *of_run)) if found is not None]
+    here = [found for found in sound if is_greedy_at(found, step)]
+    if here:
+        return max(reversed(here), key=lambda found: found["episodes"])
     return next(iter([*of_run, *kept]), None)
 
 
@@ -90,7 +96,8 @@ def known_curve(trainer: Trainer) -> tuple[list[tuple[float, float]], str]:
     scores = dict(before["points"]) if before["what"] == GREEDY else {}
     returns = dict(before["points"]) if before["what"] == TRAINING else {}
     for row in run.history:
-        scores[float(row["step"])] = float(row.get("return_mean") or math.nan)
+        if (value := number_or_none(row.get("return_mean"))) is not None:
+            scores[float(row["step"])] = value
     if run.place is not None and run.takes_over:
         for found in MetricsReader(run.place / METRICS).new_rows():
             for name, curve in (("eval_return_mean", scores), ("return_mean", returns)):

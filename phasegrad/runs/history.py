@@ -54,10 +54,14 @@ class History(Mapping[str, np.ndarray]):
         self.num_rows += 1
 
     def _thin(self) -> None:
-        """Every second row goes, except those with an evaluation."""
-        stays = np.zeros(self.num_rows, bool)
-        stays[1::2] = True  # the latest of them too
-        stays[[row for name, rows in self._rows.items() if name.startswith("eval_") for row in rows]] = True
+        """Every second row goes, except those with an evaluation: of these too where they are many."""
+        evaluated = np.zeros(self.num_rows, bool)
+        for name, rows in self._rows.items():
+            if name.startswith("eval_"):
+                evaluated[rows] = True
+        stays = evaluated & bool(4 * evaluated.sum() <= self.num_rows)
+        for kind in (evaluated, ~evaluated):
+            stays[np.flatnonzero(kind)[::-2]] = True  # the latest too
         place = np.cumsum(stays) - 1
         for name, rows in self._rows.items():
             where, values = np.array(rows, dtype=np.int64), np.array(self._values[name])

@@ -94,7 +94,12 @@ def _is_save(folder: Path) -> bool:
         state = read_json(folder / STATE)
     except PhasegradError:
         return False
-    return isinstance(state, dict) and {"format", "algorithm", "sha256"} <= state.keys()
+    return is_state(state)
+
+
+def is_state(data: Any) -> bool:
+    """Whether this is what a save's state.json holds, and not another program's."""
+    return isinstance(data, dict) and {"format", "algorithm", "sha256"} <= data.keys()
 
 
 @contextlib.contextmanager

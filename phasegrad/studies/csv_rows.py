@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -25,9 +26,12 @@ def csv_rows(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
 
 
 def number_in(row: Mapping[str, str], name: str, path: Path) -> float | None:
-    """A cell as a number; None where it is empty."""
+    """A cell as a finite number; None where it is empty."""
     value = row.get(name) or ""
     try:
-        return float(value) if value else None
+        found = float(value) if value else None
     except ValueError:
-        raise RunError(f"{path}: {name} {value[:40]!r} is not a number.") from None
+        found = math.nan
+    if found is not None and not math.isfinite(found):
+        raise RunError(f"{path}: {name} {value[:40]!r} is not a number.")
+    return found

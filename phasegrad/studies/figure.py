@@ -68,53 +68,47 @@ def _draw(
     published: Mapping[str, Mapping[str, np.ndarray]],
     measure: str,
 ) -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
+    from matplotlib.figure import Figure  # not pyplot: the backend stays as it is
 
     across = min(4, len(lines))
     down = math.ceil(len(lines) / across)
-    figure, axes = plt.subplots(
-        down, across, figsize=(max(6.4, 3.1 * across), 2.3 * down + 1.0), dpi=120, layout="constrained", squeeze=False
+    size = (max(6.4, 3.1 * across), 2.3 * down + 1.0)
+    figure = Figure(figsize=size, dpi=120, layout="constrained")
+    axes = figure.subplots(down, across, squeeze=False)
+    variants = list(dict.fromkeys(name for found in lines.values() for name in found))
+    colours = {name: f"C{index % 10}" for index, name in enumerate(variants)}
+    handles: dict[str, Any] = {}
+    for panel, (environment, found) in zip(axes.flat, lines.items(), strict=False):
+        for variant, (steps, middle, low, high) in found.items():
+            (handles[variant],) = panel.plot(steps, middle, color=colours[variant], linewidth=1.4)
+            panel.fill_between(steps, low, high, color=colours[variant], alpha=0.18, linewidth=0)
+        end = max(values[0, -1] for values in found.values())
+        for label, points in published.get(environment, {}).items():
+            near = points[points[:, 0] <= 1.02 * end]
+            (handles[label],) = panel.plot(*near.T, color="0.35", linewidth=1.1, linestyle="--")
+        panel.set_title(environment, fontsize=9, parse_math=False)
+        panel.xaxis.set_major_formatter(_short)
+        panel.tick_params(labelsize=7)
+        panel.grid(alpha=0.3)
+        panel.spines[["top", "right"]].set_visible(False)
+    for panel in list(axes.flat)[len(lines) :]:
+        panel.set_visible(False)
+    figure.suptitle(title, fontsize=11, parse_math=False)
+    for panel in list(axes.flat)[max(0, len(lines) - across) : len(lines)]:
+        panel.set_xlabel("environment steps", fontsize=8)
+    figure.supylabel(measure, fontsize=9)
+    legend = figure.legend(
+        handles.values(),
+        handles.keys(),
+        frameon=False,
+        fontsize=8,
+        ncols=min(5, len(handles)),
+        loc="outside lower center",
     )
-    try:
-        variants = list(dict.fromkeys(name for found in lines.values() for name in found))
-        colours = {name: f"C{index % 10}" for index, name in enumerate(variants)}
-        handles: dict[str, Any] = {}
-        for panel, (environment, found) in zip(axes.flat, lines.items(), strict=False):
-            for variant, (steps, middle, low, high) in found.items():
-                (handles[variant],) = panel.plot(steps, middle, color=colours[variant], linewidth=1.4)
-                panel.fill_between(steps, low, high, color=colours[variant], alpha=0.18, linewidth=0)
-            end = max(values[0, -1] for values in found.values())
-            for label, points in published.get(environment, {}).items():
-                near = points[points[:, 0] <= 1.02 * end]
-                (handles[label],) = panel.plot(*near.T, color="0.35", linewidth=1.1, linestyle="--")
-            panel.set_title(environment, fontsize=9, parse_math=False)
-            panel.xaxis.set_major_formatter(_short)
-            panel.tick_params(labelsize=7)
-            panel.grid(alpha=0.3)
-            panel.spines[["top", "right"]].set_visible(False)
-        for panel in list(axes.flat)[len(lines) :]:
-            panel.set_visible(False)
-        figure.suptitle(title, fontsize=11, parse_math=False)
-        for panel in list(axes.flat)[max(0, len(lines) - across) : len(lines)]:
-            panel.set_xlabel("environment steps", fontsize=8)
-        figure.supylabel(measure, fontsize=9)
-        legend = figure.legend(
-            handles.values(),
-            handles.keys(),
-            frameon=False,
-            fontsize=8,
-            ncols=min(5, len(handles)),
-            loc="outside lower center",
-        )
-        for entry in legend.get_texts():
-            entry.set_parse_math(False)
-        with replacing_file(out) as path:
-            figure.savefig(path, format="png", metadata={"Software": None})
-    finally:
-        plt.close(figure)
+    for entry in legend.get_texts():
+        entry.set_parse_math(False)
+    with replacing_file(out) as path:
+        figure.savefig(path, format="png", metadata={"Software": None})
 
 
 def _short(value: float, _: object) -> str:

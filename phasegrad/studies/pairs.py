@@ -54,9 +54,10 @@ def _comparison(own: Runs, others: Runs) -> dict[str, Any] | None:
     if sum(map(len, scores)) < LEAST_PAIRS:
         return None
     less = estimate_paired([[a - b for a, b in found] for found in scores])
-    ours, theirs = ([[pair[side] for pair in found] for found in scores] for side in (0, 1))
-    chance = estimate_comparison(ours, theirs, mean_improvement)
-    logs = [math.log(a.seconds / b.seconds) for found in pairs.values() for a, b in found if a.seconds and b.seconds]
+    left, right = ([[pair[side] for pair in found] for found in scores] for side in (0, 1))
+    chance = estimate_comparison(left, right, mean_improvement)
+    times = [(a.seconds or 0.0, b.seconds or 0.0) for found in pairs.values() for a, b in found]
+    logs = [math.log(ours / theirs) for ours, theirs in times if ours > 0 and theirs > 0]
     return {
         "environments": len(pairs),
         "pairs": sum(map(len, scores)),
