@@ -280,7 +280,7 @@ def test_the_setting_names_trackers_with_commas() -> None:
     for wrong, sentence in (
         ("wandbb", "track must be one of none, tensorboard, wandb, mlflow, not 'wandbb'. Did you mean wandb?"),
         ("wandb,", "track must be one of"),
-        ("none,wandb", "track none stands alone"),
+        ("none,wandb", "track none cannot be combined"),
         (5, "track must be"),
         (["wandb", 3], "track must be"),
     ):

@@ -96,8 +96,8 @@ def known_curve(trainer: Trainer) -> tuple[list[tuple[float, float]], str]:
     scores = dict(before["points"]) if before["what"] == GREEDY else {}
     returns = dict(before["points"]) if before["what"] == TRAINING else {}
     for row in run.history:
-        if (value := number_or_none(row.get("return_mean"))) is not None:
-            scores[float(row["step"])] = value
+        if (score := number_or_none(row.get("return_mean"))) is not None:
+            scores[float(row["step"])] = score
     if run.place is not None and run.takes_over:
         for found in MetricsReader(run.place / METRICS).new_rows():
             for name, curve in (("eval_return_mean", scores), ("return_mean", returns)):
