@@ -9,6 +9,7 @@ import io
 import math
 from collections.abc import Sequence
 
+from phasegrad.runs.curves import steps_text
 from phasegrad.runs.formats import printable, shorten
 
 Points = Sequence[tuple[float, float]]  # (steps, return), in rising order of steps
@@ -68,8 +69,3 @@ def ticks(lowest: float, highest: float) -> list[float]:
     step = next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= rough)
     first, last = math.floor(lowest / step), math.ceil(highest / step)
     return [number * step for number in range(first, last + 1)]
-
-
-def steps_text(steps: float) -> str:
-    """1.2M, 50k, 800."""
-    return f"{steps / 1e6:.3g}M" if steps >= 1e6 else f"{steps / 1e3:.4g}k" if steps >= 1e3 else f"{steps:.0f}"

@@ -72,3 +72,8 @@ def smoothed(steps: np.ndarray, values: np.ndarray, window: float) -> np.ndarray
     first = np.searchsorted(steps, steps - window / 2, side="left")
     last = np.searchsorted(steps, steps + window / 2, side="right")
     return (sums[last] - sums[first]) / (last - first)
+
+
+def steps_text(steps: float) -> str:
+    """1.2M, 50k, 800."""
+    return f"{steps / 1e6:.3g}M" if steps >= 1e6 else f"{steps / 1e3:.4g}k" if steps >= 1e3 else f"{steps:.0f}"

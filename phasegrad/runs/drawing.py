@@ -14,7 +14,7 @@ from typing import Any
 import matplotlib
 from matplotlib.figure import Figure
 
-from phasegrad.runs.curves import SCORE, TEST_SCORE, TRAINING, Line
+from phasegrad.runs.curves import SCORE, TEST_SCORE, TRAINING, Line, steps_text
 
 TRAINING_LABEL = "training episodes, sampled actions, last 100"
 STAND_IN = "training return, last 100 episodes"  # where nothing was evaluated
@@ -40,9 +40,7 @@ def drawn(lines: Sequence[Line], title: str | None = None, smooth: float = 0.0, 
     scored = any(line.curve != TRAINING for line in lines)
     axes.set_ylabel(f"return{smoothing}" if scored else STAND_IN + smoothing)
     axes.set_xlabel("environment steps")
-    axes.xaxis.set_major_formatter(
-        lambda value, _: f"{value / 1e6:g}M" if value >= 1e6 else f"{value / 1e3:g}k" if value else "0"
-    )
+    axes.xaxis.set_major_formatter(lambda value, _: steps_text(value))
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
     handles, labels = axes.get_legend_handles_labels()

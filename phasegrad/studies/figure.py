@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from phasegrad.errors import RunError
+from phasegrad.runs.curves import steps_text
 from phasegrad.runs.files import replacing_file
 from phasegrad.studies.curves import CURVES, PUBLISHED, Curve, read_curves, read_published
 
@@ -87,7 +88,7 @@ def _draw(
             near = points[points[:, 0] <= 1.02 * end]
             (handles[label],) = panel.plot(*near.T, color="0.35", linewidth=1.1, linestyle="--")
         panel.set_title(environment, fontsize=9, parse_math=False)
-        panel.xaxis.set_major_formatter(_short)
+        panel.xaxis.set_major_formatter(lambda value, _: steps_text(value))
         panel.tick_params(labelsize=7)
         panel.grid(alpha=0.3)
         panel.spines[["top", "right"]].set_visible(False)
@@ -109,7 +110,3 @@ def _draw(
         entry.set_parse_math(False)
     with replacing_file(out) as path:
         figure.savefig(path, format="png", metadata={"Software": None})
-
-
-def _short(value: float, _: object) -> str:
-    return f"{value / 1e6:g}M" if value >= 1e6 else f"{value / 1e3:g}k" if value else "0"
