@@ -32,7 +32,8 @@ def refusal(env, **how):
 entries = {entry.id: [entry.family, entry.reason, entry.sentence] for entry in all_envs()}
 env = pg.envs.make("LunarLander-v3", num_envs=2, seeds=[1, 2])
 env.reset()
-named = [entry.id for entry in all_envs() if entry.reason and refusal(entry.id) != entry.sentence]
+marked = [entry for entry in all_envs() if entry.reason and entry.family != "procgen"]  # whose Qt is looked for later
+named = [entry.id for entry in marked if refusal(entry.id) != entry.sentence]
 print(json.dumps({
     "entries": entries, "backend": env.backend, "refused otherwise": named,
     "refused": {env: refusal(env) for env in %r},
