@@ -404,3 +404,5 @@ def test_the_command_wants_a_file_and_says_what_belongs_to_which(
     assert "Name a file to write: --onnx FILE, --c FILE or both." in capsys.readouterr().err
     assert main(["export", str(tmp_path), "--c", "p.c", "--stochastic"]) == 2
     assert "--stochastic is for ONNX files" in capsys.readouterr().err
+    assert main(["export", str(tmp_path), "--c", "p.c", "--onnx", "./p.c"]) == 2
+    assert "--onnx and --c both name p.c" in capsys.readouterr().err

@@ -89,3 +89,8 @@ def test_an_id_of_ones_own_takes_no_preset_for_its_name(monkeypatch: pytest.Monk
     own = gym.envs.registration.EnvSpec("Reacher-v77", entry_point="json:JSONDecoder")
     monkeypatch.setitem(gym.registry, "Reacher-v77", own)
     assert preset_for("json:Reacher-v77") == "none"
+
+
+def test_a_familys_name_leads_to_its_preset() -> None:
+    with pytest.raises(pg.ConfigError, match=r"Unknown preset 'dm_control': .* use 'dmc'\.$"):
+        pg.PPO("CartPole-v1", preset="dm_control")

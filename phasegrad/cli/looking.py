@@ -79,14 +79,14 @@ def run_envs(options: argparse.Namespace) -> int:
 
 
 def run_presets(options: argparse.Namespace) -> int:
-    from phasegrad.presets import PRESETS
+    from phasegrad.presets import PRESETS, no_such_preset
 
     if options.name is None:
         for name, preset in PRESETS.items():
             print(f"{name:20} {preset.about}")
         return 0
     if options.name not in PRESETS:
-        raise ConfigError(unknown("preset", options.name, PRESETS, "`phasegrad presets` lists them"))
+        raise no_such_preset(options.name)
     preset = PRESETS[options.name]
     print(
         json.dumps(

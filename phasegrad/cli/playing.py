@@ -101,6 +101,12 @@ def run_export(options: argparse.Namespace) -> int:
 
     if options.onnx is None and options.c is None:
         raise ConfigError("Name a file to write: --onnx FILE, --c FILE or both.")
+    if (
+        options.onnx is not None
+        and options.c is not None
+        and Path(options.onnx).absolute() == Path(options.c).absolute()
+    ):
+        raise ConfigError(f"--onnx and --c both name {options.c}: give each a file of its own.")
     for name in ("with_value", "with_log_prob", "stochastic"):
         if options.onnx is None and getattr(options, name):
             raise ConfigError(f"--{name.replace('_', '-')} is for ONNX files: add --onnx FILE, or leave it out.")

@@ -225,7 +225,14 @@ def preset_fields(name: str, algorithm: str) -> dict[str, Any]:
         return PRESETS[name].fields(algorithm)
     if name.endswith(".json"):
         return read_preset_file(as_path(name))
-    raise ConfigError(unknown("preset", name, PRESETS, "`phasegrad presets` lists them"))
+    raise no_such_preset(name)
+
+
+def no_such_preset(name: str) -> ConfigError:
+    """The sentence on a name that is no preset's; a family's name leads to its preset."""
+    if name in BY_FAMILY:
+        return ConfigError(f"Unknown preset {name!r}: the environments of that family use {BY_FAMILY[name]!r}.")
+    return ConfigError(unknown("preset", name, PRESETS, "`phasegrad presets` lists them"))
 
 
 def read_preset_file(path: Path) -> dict[str, Any]:
