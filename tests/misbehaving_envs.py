@@ -243,7 +243,7 @@ class Handling(Meddling):
 
 class Masking(Meddling):
     def meddle(self) -> None:
-        os.umask(0o777)
+        os.umask(0o777 if os.getuid() == 0 else 0o077)  # a user could not read what he then writes; root can
 
 
 class Localising(Meddling):

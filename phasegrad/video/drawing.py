@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import os
 import sys
 from typing import Any
@@ -62,8 +64,18 @@ def prepare_drawing(agent: Agent) -> str:
     headless = sys.platform.startswith("linux") and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
     if headless:
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
-        os.environ.setdefault("MUJOCO_GL", "egl")  # glfw, MuJoCo's default, needs a display
+        if _has_egl():  # otherwise mujoco could not even be imported, by environments that are never drawn
+            os.environ.setdefault("MUJOCO_GL", "egl")  # glfw, MuJoCo's default, needs a display
     return family
+
+
+@functools.cache
+def _has_egl() -> bool:
+    try:
+        ctypes.CDLL("libEGL.so.1")
+    except OSError:
+        return False
+    return True
 
 
 def checked_speed(env: envs.VectorEnv, fps: float | None) -> float:
