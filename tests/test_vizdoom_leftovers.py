@@ -81,6 +81,8 @@ def parent(pid: int) -> int:
 
 
 def test_files_that_only_look_like_them_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not leftovers._look_at_processes({}):
+        pytest.skip("a process of this user's cannot be looked at, so nothing is removed")
     monkeypatch.setattr(leftovers, "SHARED", tmp_path)
     (tmp_path / "ViZDoomSMabcdefgh").write_bytes(b"too short")
     (tmp_path / "target").write_bytes(b"kept")
