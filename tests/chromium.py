@@ -13,6 +13,7 @@ import os
 import shutil
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -23,6 +24,15 @@ NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"
 def find_chromium() -> str | None:
     given = os.environ.get("CHROMIUM")
     return shutil.which(given) if given else next((found for name in NAMES if (found := shutil.which(name))), None)
+
+
+@contextlib.contextmanager
+def browsing(profile: Path) -> Iterator[Browser]:
+    """The browser of this machine, which must have one, with a profile of its own."""
+    binary = find_chromium()
+    assert binary is not None
+    with Browser(binary, profile) as opened:
+        yield opened
 
 
 class Browser:

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from chromium import Browser, find_chromium
+from chromium import Browser, browsing, find_chromium
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from written_runs import rows_of, write_run
@@ -397,10 +397,8 @@ def test_every_metric_an_algorithm_writes_is_explained(name: str) -> None:
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    binary = find_chromium()
-    assert binary is not None
-    with Browser(binary, tmp_path_factory.mktemp("profile")) as opened:
-        yield opened
+    with browsing(tmp_path_factory.mktemp("profile")) as browser:
+        yield browser
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from chromium import Browser, find_chromium
+from chromium import Browser, browsing
 from test_report import click, needs_browser, opened, scroll_through
 from test_report_scores import cartpole_rows, evaluation
 from written_runs import rows_of, write_run
@@ -28,10 +28,8 @@ pytestmark = needs_browser
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    binary = find_chromium()
-    assert binary is not None
-    with Browser(binary, tmp_path_factory.mktemp("profile")) as opened_browser:
-        yield opened_browser
+    with browsing(tmp_path_factory.mktemp("profile")) as browser:
+        yield browser
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-from chromium import Browser, find_chromium
+from chromium import Browser, browsing
 from gymnasium import spaces
 from identity_envs import FACTORIES
 from test_export import Picture, wide_box
@@ -52,10 +52,8 @@ class T{constructor(t,d,s){Object.assign(this,{type:t,data:d,dims:s})}}var E={wa
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    binary = find_chromium()
-    assert binary is not None
-    with Browser(binary, tmp_path_factory.mktemp("profile")) as opened_browser:
-        yield opened_browser
+    with browsing(tmp_path_factory.mktemp("profile")) as browser:
+        yield browser
 
 
 @pytest.fixture(scope="module")

@@ -32,7 +32,7 @@ def add_sharing(verb: Callable[[str, str], Parser]) -> None:
     play.add_argument("--episodes", metavar="N", help="how many (default 1)")
     play.add_argument("--seed", metavar="N", help="seed of the environments (default: the run's)")
     play.add_argument("--out", metavar="FILE", help="film to this file, .mp4, .gif or .webp, and open no window")
-    play.add_argument("--stochastic", action="store_true", help="sampled actions in place of the most likely one")
+    play.add_argument("--stochastic", action="store_true", help="sample actions instead of taking the most likely one")
     play.add_argument("--checkpoint", metavar="STEP", help=STEP)
     play.add_argument("--allow-import", action="store_true", help=TRUST)
     save = verb("save", "write the agent of a run as one folder or .zip to pass on, with a card")
