@@ -16,7 +16,7 @@ RANDOM_RETURNS = {
     "CartPole-v1": 22.1, "Acrobot-v1": -499.0, "MountainCar-v0": -200.0, "MountainCarContinuous-v0": -33.1,
     "Pendulum-v1": -1237.0, "LunarLander-v3": -182.5, "BipedalWalker-v3": -100.1, "HalfCheetah-v5": -304.3,
     "Hopper-v5": 17.9, "InvertedDoublePendulum-v5": 47.2, "InvertedPendulum-v5": 4.95, "Reacher-v5": -42.8,
-    "Swimmer-v5": 0.6, "Walker2d-v5": 1.5,
+    "Swimmer-v5": 0.6, "Walker2d-v5": 1.5, "Ant-v5": -54.6, "Humanoid-v5": 114.9,
 }  # fmt: skip
 
 SOLVED_FROM = "gymnasium's reward_threshold"

@@ -83,10 +83,10 @@ PRESETS: dict[str, Preset] = {
          "trpo": {"num_envs": 16, "num_steps": 128, "max_kl": 0.02}, "acer": {**ACER, "entropy_coef": 1e-3}},
     ),
     "mujoco": Preset(
-        "MuJoCo with 8 environments: the paper's sizes, normalised",
-        {"num_envs": 8, "num_steps": 256, "gamma": 0.99, "gae_lambda": 0.95, "learning_rate": 3e-4,
-         "num_minibatches": 32, **NORMALISED, **ANNEALED},
-        {"ppo": {"epochs": 10},
+        "MuJoCo with 64 environments: small first steps, advantages computed anew in every epoch",
+        {"num_envs": 64, "num_steps": 32, "gamma": 0.99, "gae_lambda": 0.95, "learning_rate": 6e-4,
+         "num_minibatches": 8, "initial_std": 0.6, **NORMALISED, **ANNEALED},
+        {"ppo": {"epochs": 10, "recompute_advantages": True},
          "ppg": {"n_pi": 8, "e_pi": 10, "e_v": 10, "e_aux": 3, "aux_minibatches": 64, "aux_learning_rate": 3e-4},
          "a2c": CONTINUOUS_A2C, "vpg": OFTEN},
     ),
@@ -111,6 +111,14 @@ PRESETS: dict[str, Preset] = {
          "num_minibatches": 8, "initial_std": 0.3, **NORMALISED, **ANNEALED},
         {"ppo": {"epochs": 10},
          "ppg": {"n_pi": 4, "e_pi": 10, "e_v": 10, "e_aux": 2, "aux_minibatches": 32, "aux_learning_rate": 1e-3},
+         "a2c": CONTINUOUS_A2C, "vpg": OFTEN},
+    ),
+    "swimmer": Preset(
+        "Swimmer to 300 within 1M steps: a far horizon, rollouts of 1,024 steps",
+        {"num_envs": 4, "num_steps": 1024, "gamma": 0.9999, "gae_lambda": 0.98, "learning_rate": 6e-4,
+         "num_minibatches": 16, "initial_std": 0.6, **NORMALISED, **ANNEALED},
+        {"ppo": {"epochs": 10},
+         "ppg": {"n_pi": 4, "e_pi": 10, "e_v": 10, "e_aux": 3, "aux_minibatches": 64, "aux_learning_rate": 3e-4},
          "a2c": CONTINUOUS_A2C, "vpg": OFTEN},
     ),
     "atari": Preset(
@@ -158,7 +166,7 @@ PRESETS: dict[str, Preset] = {
 
 BY_ENVIRONMENT = {
     "CartPole": "cartpole", "Acrobot": "acrobot", "Pendulum": "pendulum", "InvertedPendulum": "inverted-pendulum",
-    "Reacher": "reacher",
+    "Reacher": "reacher", "Swimmer": "swimmer",
 }  # fmt: skip
 BY_FAMILY = {name: name for name in ("classic", "box2d", "mujoco", "atari", "procgen", "minigrid", *SIMULATORS)}
 BY_FAMILY["dm_control"] = BY_FAMILY.pop("dmc")
