@@ -82,8 +82,9 @@ def run_presets(options: argparse.Namespace) -> int:
     from phasegrad.presets import PRESETS, no_such_preset
 
     if options.name is None:
+        width = max(map(len, PRESETS))
         for name, preset in PRESETS.items():
-            print(f"{name:20} {preset.about}")
+            print(f"{name:{width}} {preset.about}")
         return 0
     if options.name not in PRESETS:
         raise no_such_preset(options.name)
