@@ -37,8 +37,8 @@ class Operations:
         recorder.graph.output([recorder.node_of(result) for result in results])
         self.graph, self.captured = recorder.graph, recorder.captured
 
-    def run(self, *inputs: Tensor) -> list[Tensor]:
-        """The recorded operations on other inputs."""
+    def run(self, *inputs: Tensor, instead: Mapping[fx.Node, Any] | None = None) -> list[Tensor]:
+        """The recorded operations on other inputs; `instead` has others for some of them."""
         given, values = iter(inputs), dict[fx.Node, Any]()
         for node in self.graph.nodes:
             if node.op == "placeholder":
@@ -49,8 +49,15 @@ class Operations:
                 arguments, keywords = fx.map_arg((node.args, node.kwargs), values.__getitem__)
                 if node.op == "output":
                     return list(arguments[0])
-                values[node] = node.target(*arguments, **keywords)
+                called = node.target if instead is None else instead.get(node, node.target)
+                values[node] = called(*arguments, **keywords)
         raise AssertionError("a graph ends with its output")
+
+
+def operation_name(node: fx.Node) -> str:
+    """The operation of a node without its overload, such as "mul"."""
+    target = node.target
+    return target._schema.name.split("::")[1] if isinstance(target, torch._ops.OpOverload) else ""
 
 
 class _Recorder(TorchDispatchMode):

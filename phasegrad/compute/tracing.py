@@ -16,7 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from phasegrad.compute.operations import Operations
+from phasegrad.compute.in_place import without_changes
+from phasegrad.compute.operations import Operations, operation_name
 
 # Operations that return a view of their first argument: of a parameter, a view can be taken once and kept.
 VIEWS = {"t", "view", "expand", "slice", "unsqueeze", "squeeze", "permute", "transpose", "select", "split"}
@@ -43,17 +44,8 @@ def record(
     """The operations behind `function` at `examples`, tidied, and the values that are known before any call."""
     found = Operations(function, examples)
     with torch.no_grad():
-        if any(operation_name(node).endswith("_") for node in found.graph.nodes):
-            from torch.func import functionalize  # here, since it imports sympy
-
-            found = Operations(functionalize(found.run), examples)  # again, without operations that change their input
+        found = without_changes(found, examples)
         return found.graph, _Tidier(found).tidy()
-
-
-def operation_name(node: fx.Node) -> str:
-    """The operation of a node without its overload, such as "mul"."""
-    target = node.target
-    return target._schema.name.split("::")[1] if isinstance(target, torch._ops.OpOverload) else ""
 
 
 class _Tidier:
