@@ -183,8 +183,8 @@ def _is_composite(func: Any, given: Sequence[Tensor]) -> bool:
     name = func.name()
     if not torch._C._dispatch_has_kernel_for_dispatch_key(name, _COMPOSITE):
         return False
-    key = torch._C._dispatch_key_for_device(given[0].device.type) if given else None
-    return key is None or not torch._C._dispatch_has_kernel_for_dispatch_key(name, torch._C._parse_dispatch_key(key))
+    own = torch._C._dispatch_key_for_device(given[0].device.type) if given else None
+    return own is None or not torch._C._dispatch_has_kernel_for_dispatch_key(name, own)
 
 
 def _is_small(result: Any) -> bool:

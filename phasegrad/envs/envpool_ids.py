@@ -120,6 +120,7 @@ class _Rest:
     def __init__(self, packages: list[str]) -> None:
         self.packages, self.waiting = packages, list(packages)
         self.tables: list[_Table] = []
+        self.unordered = True  # whether an id was added since they were last put in order
         self._lock, self._loading = threading.RLock(), False
 
     def look_for(self, env_id: str, table: _Table) -> None:
@@ -149,17 +150,22 @@ class _Rest:
     def load_all(self) -> None:
         """As if envpool had been imported in the usual way, down to the order of its ids."""
         with self._lock:
-            if self._loading or not self.tables:
+            if self._loading or not (self.waiting or self.unordered):
                 return
             for package in list(self.waiting):
                 self.load(package)
             order = {package: place for place, package in enumerate(self.packages)}
-            places = {env_id: order.get(entry[0], len(order)) for env_id, entry in self.tables[0].present()}
             for table in self.tables:
-                table.sort(lambda env_id: places[env_id])
-            self.tables = []
+                places = {env_id: order.get(_package(entry), len(order)) for env_id, entry in table.present()}
+                table.sort(places.__getitem__)
+            self.unordered = False
             with contextlib.suppress(ImportError):
                 importlib.import_module(ENTRY)
+
+
+def _package(entry: Any) -> str:
+    """Of what a table has of an id: its package first, or that for each kind of interface."""
+    return str((entry if isinstance(entry, tuple) else next(iter(entry.values())))[0])
 
 
 def _likely(env_id: str) -> str:
@@ -188,6 +194,10 @@ class _Table(dict[str, Any]):
         entries = sorted(super().items(), key=lambda entry: key(entry[0]))
         super().clear()
         super().update(entries)
+
+    def __setitem__(self, env_id: str, entry: Any) -> None:
+        super().__setitem__(env_id, entry)
+        self.rest.unordered = True
 
     def __missing__(self, env_id: str) -> Any:
         if env_id in self:
