@@ -23,7 +23,8 @@ from phasegrad.compute import native
 from phasegrad.compute.native import Program, Unsupported
 from phasegrad.compute.native.emit import SPECIAL, Emitter
 from phasegrad.compute.native.pointwise import POINTWISE, POWERS
-from phasegrad.compute.tracing import needed_nodes, operation_name, record
+from phasegrad.compute.operations import operation_name
+from phasegrad.compute.tracing import needed_nodes, record
 from phasegrad.errors import PhasegradWarning
 
 SIZES = {"preset": "none", "num_envs": 4, "num_steps": 16, "num_minibatches": 4, "hidden_sizes": (9, 7), "seed": 3}

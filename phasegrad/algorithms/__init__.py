@@ -8,6 +8,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from phasegrad.machine.garbage import not_looked_for
+
 if TYPE_CHECKING:
     from phasegrad.algorithms.builtin import A2C, ACER, ALGORITHMS, PPG, PPO, TRPO, VPG, Algorithm, register
 
@@ -16,7 +18,8 @@ __all__ = ["A2C", "ACER", "ALGORITHMS", "PPG", "PPO", "TRPO", "VPG", "Algorithm"
 
 def __getattr__(name: str) -> Any:
     if name in __all__:
-        return getattr(importlib.import_module("phasegrad.algorithms.builtin"), name)
+        with not_looked_for():
+            return getattr(importlib.import_module("phasegrad.algorithms.builtin"), name)
     raise AttributeError(f"module 'phasegrad.algorithms' has no attribute {name!r}")
 
 

@@ -138,7 +138,8 @@ class Computation:
     def choose(self, begun: bool) -> None:
         """Compute as `compile` says, but for the first iteration of a run, which is plain.
 
-        Tracing makes torch import its own compiler, for seconds in which nothing would be seen of the run.
+        Compiling may take seconds, in which nothing would be seen of the run. It stays so: which iterations are plain decides
+        the last bits of a run.
         """
         on_host = self.device.type == "cpu"
         self.actor.compiled = begun and self.config.compile == "on" and on_host and self.actor.precision == FULL

@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx.experimental.proxy_tensor import make_fx
 
 from phasegrad.compute.checking import require_agreement, resampled
 from phasegrad.compute.plain import Loss
@@ -35,6 +34,8 @@ class DeviceSteps(TracedSteps):
     """As traced steps, but each trace is what was measured to be the soonest; plain autograd among them."""
 
     def _trace(self, loss: Loss, batch: Minibatch, numbers: Numbers) -> tuple[Any, list[str]]:
+        from torch.fx.experimental.proxy_tensor import make_fx  # here, since it imports torch's compilers
+
         rows, rebuild = batch.tensors()
         function, names = self.recorder.gradient_function(loss, rebuild, len(rows), numbers)
         inputs = [*rows, *numbers.inputs]

@@ -15,8 +15,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch.func import functionalize
-from torch.fx.experimental.proxy_tensor import make_fx
+
+from phasegrad.compute.in_place import without_changes
+from phasegrad.compute.operations import Operations, operation_name
 
 # Operations that return a view of their first argument: of a parameter, a view can be taken once and kept.
 VIEWS = {"t", "view", "expand", "slice", "unsqueeze", "squeeze", "permute", "transpose", "select", "split"}
@@ -41,25 +42,17 @@ def record(
     function: Callable[..., Sequence[Tensor]], examples: Sequence[Tensor]
 ) -> tuple[fx.Graph, dict[fx.Node, Any]]:
     """The operations behind `function` at `examples`, tidied, and the values that are known before any call."""
-    module = make_fx(lambda *inputs: list(function(*inputs)))(*examples)
+    found = Operations(function, examples)
     with torch.no_grad():
-        if any(operation_name(node).endswith("_") for node in module.graph.nodes):
-            module = make_fx(functionalize(module))(*examples)  # again, without operations that change their input
-        return module.graph, _Tidier(module).tidy()
-
-
-def operation_name(node: fx.Node) -> str:
-    """The operation of a node without its overload, such as "mul"."""
-    target = node.target
-    return target._schema.name.split("::")[1] if isinstance(target, torch._ops.OpOverload) else ""
+        found = without_changes(found, examples)
+        return found.graph, _Tidier(found).tidy()
 
 
 class _Tidier:
     """Finds what need not be done at every call."""
 
-    def __init__(self, module: fx.GraphModule) -> None:
-        self.graph = module.graph
-        self.module = module
+    def __init__(self, found: Operations) -> None:
+        self.graph, self.captured = found.graph, found.captured
         self.fixed: dict[fx.Node, Any] = {}  # known values: parameters and constants, and what follows from them
         self.constant: set[fx.Node] = set()  # those of `fixed` whose numbers never change
 
@@ -67,7 +60,7 @@ class _Tidier:
         seen: dict[Any, fx.Node] = {}
         for node in list(self.graph.nodes):
             if node.op == "get_attr":
-                self.fixed[node] = getattr(self.module, str(node.target)).detach()
+                self.fixed[node] = self.captured[str(node.target)].detach()
             if node.op not in ("call_function", "get_attr"):
                 continue
             simpler = self._simpler(node) or seen.setdefault((node.target, _key(node.args), _key(node.kwargs)), node)
@@ -119,7 +112,7 @@ class _Tidier:
 
 def _shaped_like(node: fx.Node) -> Tensor:
     value = node.meta["val"]
-    return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
+    return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=node.meta["device"])
 
 
 def _same_shape(node: fx.Node, other: fx.Node) -> bool:

@@ -6,6 +6,7 @@ Knows spaces and arrays only: no environments, no backends.
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -43,14 +44,14 @@ class ActionPart:
     @property
     def width(self) -> int:
         """Numbers of one action."""
-        return int(np.prod(self.space.shape or (), dtype=np.int64))
+        return math.prod(self.space.shape or ())
 
     def to_environment(self, actions: np.ndarray) -> np.ndarray:
         """[N, ...] of `space` in the environment's own numbering, shape and dtype; always a copy."""
         shape = tuple(self.original.shape or ())
         if self.sizes and actions.dtype.kind == "f":
             actions = actions.astype(np.int64)  # before the offset, which floats might not hold
-        if np.any(self.offset) or actions.shape[1:] != shape:
+        if (self.offset if isinstance(self.offset, int) else np.any(self.offset)) or actions.shape[1:] != shape:
             actions = actions.reshape(len(actions), *shape) + self.offset
         return np.array(actions, dtype=self.dtype, order="C")
 
@@ -108,10 +109,12 @@ class ActionAdapter:
         for part in self.parts:
             columns = flat[:, start : start + part.width]
             start += part.width
-            wrong = ~np.isfinite(columns)
+            whole = columns.dtype.kind != "f"
+            wrong = np.zeros(columns.shape, bool) if whole else ~np.isfinite(columns)
             if not isinstance(part.space, spaces.Box):
                 sizes = np.reshape(part.sizes, -1) if part.sizes else 2
-                wrong |= (columns < 0) | (columns >= sizes) | (columns != np.trunc(columns))
+                wrong |= (columns < 0) | (columns >= sizes)
+                wrong |= False if whole else columns != np.trunc(columns)
             if wrong.any():
                 env = int(wrong.any(1).argmax())
                 of = f" for its part {part.name!r}" if part.name else ""

@@ -14,7 +14,8 @@ from typing import Any
 import gymnasium as gym
 
 from phasegrad.config import short
-from phasegrad.envs.families import PROCGEN_OPTIONS, EnvSpec, envpool_packages, resolve
+from phasegrad.envs.envpool_ids import package_of
+from phasegrad.envs.families import PROCGEN_OPTIONS, EnvSpec, resolve
 from phasegrad.envs.options import envpool_options, gymnasium_takes
 from phasegrad.errors import ConfigError, EnvError, PhasegradError
 
@@ -55,14 +56,14 @@ def beyond_files(env_id: str, options: Mapping[str, Any], backend: str = "auto")
         return []
     except ConfigError:  # it has no such option: text for one is no better for that
         return [name for name, value in options.items() if not all(map(_is_number, _items(value)))]
-    packages = envpool_packages() if spec.backend == "envpool" else {}
+    package = package_of(spec.id) or "" if spec.backend == "envpool" else ""
     if spec.family == "procgen":
         known: Mapping[str, Any] = dict.fromkeys(PROCGEN_OPTIONS)
     elif spec.backend == "envpool":
-        known = envpool_options(spec.id, packages[spec.id])
+        known = envpool_options(spec.id, package)
     else:
         known = _of_gymnasium(spec.id)
-    words = _words(packages.get(spec.id) or _module(gym.registry[spec.id].entry_point))
+    words = _words(package or _module(gym.registry[spec.id].entry_point))
     return [name for name, value in options.items() if not (name in known and _is_harmless(name, value, known, words))]
 
 

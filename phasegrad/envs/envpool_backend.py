@@ -18,6 +18,7 @@ from gymnasium import spaces
 from phasegrad.envs import qt
 from phasegrad.envs.actions import ActionAdapter
 from phasegrad.envs.contract import Episode, Observation, Step, VectorEnv
+from phasegrad.envs.envpool_ids import package_of
 from phasegrad.envs.families import EnvSpec
 from phasegrad.envs.joint import joint_choices
 from phasegrad.envs.pools import Homes, merged
@@ -329,9 +330,9 @@ def _key(leaf: Leaf) -> str:
 
 
 def _package(spec: EnvSpec) -> str:
-    from phasegrad.envs.families import envpool_packages
-
-    return envpool_packages()[spec.id]
+    package = package_of(spec.id)
+    assert package is not None, "what was resolved to envpool is in it"
+    return package
 
 
 def _honest_bounds(space: gym.Space) -> gym.Space:

@@ -13,7 +13,8 @@ from typing import Any
 
 import gymnasium as gym
 
-from phasegrad.envs import assets, qt
+from phasegrad.envs import assets
+from phasegrad.envs.envpool_ids import PROCGEN, envpool_packages, ids_of, import_envpool, package_of
 from phasegrad.envs.options import (
     Keywords,
     envpool_options,
@@ -84,9 +85,10 @@ def resolve(
         return _resolve_gymnasium(env_id, options, explicit=backend == "gymnasium")
     if env_id.lower().startswith("procgen/"):
         return _resolve_procgen(env_id, options, backend)
-    packages = {} if backend == "gymnasium" else envpool_packages()
     name = env_id.removeprefix("ALE/")
-    if name not in packages:
+    package = None if backend == "gymnasium" else package_of(name)
+    if package is None:
+        packages = {} if backend == "gymnasium" else envpool_packages()
         sentence = assets.without_tasks(name) if packages and name not in gym.registry else None
         if sentence is not None:
             raise EnvError(sentence)
@@ -96,15 +98,15 @@ def resolve(
                 f"envpool has no environment {env_id!r}.{nearest(env_id, packages)} `phasegrad envs` lists all."
             )
         return _resolve_gymnasium(env_id, options, explicit=backend == "gymnasium")
-    family = family_of(packages[name])
+    family = family_of(package)
     if family == "procgen":
         return _resolve_procgen(name, options, backend)
     if backend == "auto" and (family == "minigrid" or (family == "mujoco" and render)):
         return _resolve_gymnasium(env_id, options, explicit=False)
-    refuse(name, packages[name], options)
+    refuse(name, package, options)
     if options:
         refuse_set_here(name, options, on_envpool=True)
-        known = envpool_options(name, packages[name])
+        known = envpool_options(name, package)
         beyond = [option for option in options if option not in known]
         if beyond:
             return _beyond_envpool(name, family, options, beyond, list(known), backend)
@@ -145,25 +147,12 @@ def _beyond_envpool(
             "backend='gymnasium') or auto."
         )
     spec = _resolve_gymnasium(name, options, explicit=False)
-    same = same_elsewhere(name, options, envpool_packages())
+    same = same_elsewhere(name, options, ids_of(package_of(name) or ""))
     faster = f"; {same} is the same on envpool" if same else ""
     spec.notice = (
         f"{name} runs on gymnasium, which steps slower, since envpool's has no option {either(beyond)}{faster}."
     )
     return spec
-
-
-def envpool_packages() -> dict[str, str]:
-    """Every id envpool knows with the package that holds it; empty where envpool cannot be imported."""
-    qt.preload()  # importing envpool imports envpool.procgen, which remembers that it found no Qt
-    assets.let_envpool_be_imported()
-    try:
-        from envpool.registration import registry
-
-        importlib.import_module("envpool.entry")
-    except ImportError:
-        return {}
-    return {env_id: entry[0] for env_id, entry in registry.specs.items()}
 
 
 def family_of(module: str) -> str:
@@ -175,9 +164,8 @@ def family_of(module: str) -> str:
 
 
 def _require_envpool(env_id: str) -> None:
-    assets.let_envpool_be_imported()
     try:
-        importlib.import_module("envpool")
+        import_envpool()
     except ImportError as error:
         raise EnvError(f"{env_id} needs envpool, which cannot be imported ({error}): pip install envpool.") from error
 
@@ -205,10 +193,9 @@ def _resolve_procgen(env_id: str, options: dict[str, Any], backend: str) -> EnvS
                 f"Procgen has no option {name!r}.{nearest(name, known)} It takes {', '.join(PROCGEN_OPTIONS)}."
             )
     modes: dict[str, dict[str, str]] = {}
-    for known_id, package in envpool_packages().items():
-        if family_of(package) == "procgen":
-            game, mode = _split_procgen(known_id)
-            modes.setdefault(game, {})[mode] = known_id
+    for known_id in ids_of(PROCGEN):
+        game, mode = _split_procgen(known_id)
+        modes.setdefault(game, {})[mode] = known_id
     distribution = options.pop("distribution", None)
     if env_id.lower().startswith("procgen/"):
         game = env_id.split("/", 1)[1].lower().replace("_", "").replace("-", "")

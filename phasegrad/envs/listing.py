@@ -13,7 +13,8 @@ from typing import Any
 import gymnasium as gym
 
 from phasegrad.envs import assets, qt
-from phasegrad.envs.families import envpool_packages, family_of, procgen_game, register_minigrid, resolve
+from phasegrad.envs.envpool_ids import envpool_packages, package_of
+from phasegrad.envs.families import family_of, procgen_game, register_minigrid, resolve
 from phasegrad.envs.needs import missing_for
 from phasegrad.envs.refused import NOT_INSTALLED, players_of, refusal, refusal_of_gymnasium
 
@@ -105,5 +106,5 @@ def listed_family_of(env_id: str, options: Mapping[str, Any] | None = None) -> s
     if spec.family != "other":
         return spec.family
     if spec.backend == "envpool":
-        return listed_family(envpool_packages()[spec.id])
+        return listed_family(package_of(spec.id) or "")
     return listed_family(str(gym.registry[spec.id].entry_point))

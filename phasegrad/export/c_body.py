@@ -16,7 +16,8 @@ from torch import Tensor, fx
 
 from phasegrad.compute.native.emit import SPECIAL, VIEWS, Emitter
 from phasegrad.compute.native.graph import C_TYPES, Unsupported, View, dense_strides, view_of
-from phasegrad.compute.tracing import needed_nodes, operation_name, record
+from phasegrad.compute.operations import operation_name
+from phasegrad.compute.tracing import needed_nodes, record
 
 PREFIX = "phasegrad_"  # of every name of the file, since it may be included in another
 FUNCTIONS = {

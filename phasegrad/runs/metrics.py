@@ -15,6 +15,7 @@ from typing import Any
 
 from phasegrad.runs.below import TENSORBOARD as TENSORBOARD
 from phasegrad.runs.below import make_folder, names_in, open_own, remove_file
+from phasegrad.runs.event_file import event, first_event
 from phasegrad.runs.files import writing
 from phasegrad.runs.reading import MetricsReader
 
@@ -84,11 +85,6 @@ class TensorBoard:
     """
 
     def __init__(self, folder: Path, rows: Iterable[Mapping[str, Any]] = ()) -> None:
-        from tensorboard.compat.proto.event_pb2 import Event
-        from tensorboard.compat.proto.summary_pb2 import Summary
-        from tensorboard.summary.writer.record_writer import RecordWriter
-
-        self._event, self._summary = Event, Summary
         self.path = folder / f"events.out.tfevents.{int(time.time()):010d}.phasegrad"
         rows = [row for row in rows if 0 <= row["step"] < 1 << 63]
         started = time.time() - (_seconds(rows[-1]) if rows else 0.0)
@@ -99,8 +95,7 @@ class TensorBoard:
                     remove_file(folder / old)
             handle = open_own(self.path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
             self.file = open(handle, "wb")  # noqa: SIM115 - open for the whole run
-            self._records = RecordWriter(self.file)
-            self._records.write(Event(wall_time=started, file_version="brain.Event:2").SerializeToString())
+            self.file.write(first_event(started))
             for row in rows:
                 self._add(row, started + _seconds(row))
             self.file.flush()
@@ -111,13 +106,12 @@ class TensorBoard:
             self.file.flush()
 
     def _add(self, metrics: Mapping[str, Any], wall_time: float) -> None:
-        values = [
-            self._summary.Value(tag=tag(name), simple_value=float(value))
+        values = {
+            tag(name): float(value)
             for name, value in metrics.items()
             if name not in NOT_CURVES and isinstance(value, (int, float)) and math.isfinite(value)
-        ]
-        event = self._event(wall_time=wall_time, step=int(metrics["step"]), summary=self._summary(value=values))
-        self._records.write(event.SerializeToString())
+        }
+        self.file.write(event(wall_time, int(metrics["step"]), values))
 
     def close(self) -> None:
         with contextlib.suppress(OSError):

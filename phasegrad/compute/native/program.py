@@ -17,7 +17,8 @@ from phasegrad.compute.native import dense_layers, recurrence
 from phasegrad.compute.native.build import library
 from phasegrad.compute.native.emit import Emitter
 from phasegrad.compute.native.graph import ALIGNMENT, Unsupported
-from phasegrad.compute.tracing import needed_nodes, operation_name, record
+from phasegrad.compute.operations import operation_name
+from phasegrad.compute.tracing import needed_nodes, record
 
 __all__ = ["EpochProgram", "Group", "Program", "Unsupported"]
 
