@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import statistics
 import subprocess
 import sys
@@ -110,10 +111,15 @@ def _missed(elapsed: float) -> dict[str, Any]:
     return {"reached": False, "seconds": elapsed, "seconds_with_evaluations": elapsed, "steps": None, "score": None}
 
 
+def _as_installed() -> dict[str, str]:
+    """Bytecode may be kept, as it is of installed packages: else one side would compile its modules in every run."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+
+
 def _bounded(command: list[str], cap: float) -> str | None:
     """A command's output; None where it took longer than the cap."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=cap, cwd=ROOT)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=cap, cwd=ROOT, env=_as_installed())
     except subprocess.TimeoutExpired:
         return None
     if done.returncode:
