@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from phasegrad.algorithms.ppg import PPGConfig
 from phasegrad.algorithms.ppo import PPOConfig
 from phasegrad.config import Config, documented_fields, make_config
 from phasegrad.errors import ConfigError
@@ -167,10 +168,21 @@ def test_default_then_preset_then_user() -> None:
 def test_preset_sizes_give_way_to_the_user_but_the_user_is_held_to_theirs() -> None:
     small = resolve_config(PPOConfig, {"env": "HalfCheetah-v4", "num_envs": 1, "num_steps": 8})
     assert small.num_minibatches == 8
-    segments = resolve_config(PPOConfig, {"env": "HalfCheetah-v4", "whole_segments": True})
-    assert segments.num_minibatches == segments.num_envs
+    segments = resolve_config(PPOConfig, {"env": "HalfCheetah-v4", "whole_segments": True, "num_envs": 8})
+    assert segments.num_minibatches == segments.num_envs == 8
     with pytest.raises(ConfigError, match="num_minibatches 9"):
         resolve_config(PPOConfig, {"env": "HalfCheetah-v4", "num_envs": 1, "num_steps": 8, "num_minibatches": 9})
+
+
+@pytest.mark.parametrize(("num_envs", "num_steps"), [(1, 2048), (8, 256), (64, 32), (128, 32)])
+def test_fewer_environments_than_the_presets_many_have_longer_rollouts(num_envs: int, num_steps: int) -> None:
+    for config_class in (PPOConfig, PPGConfig):
+        config = resolve_config(config_class, {"env": "HalfCheetah-v5", "num_envs": num_envs})
+        assert (config.num_steps, config.num_minibatches) == (num_steps, 32)
+    mine = resolve_config(PPOConfig, {"env": "HalfCheetah-v5", "num_envs": num_envs, "num_steps": 16})
+    assert mine.num_steps == 16, "what a user sets stays"
+    other = resolve_config(PPOConfig, {"env": "CartPole-v1", "num_envs": 1})
+    assert other.num_steps == PRESETS["cartpole"].fields("ppo")["num_steps"]
 
 
 @pytest.mark.parametrize(

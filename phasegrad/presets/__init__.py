@@ -89,6 +89,7 @@ PRESETS: dict[str, Preset] = {
         {"ppo": {"epochs": 10, "recompute_advantages": True},
          "ppg": {"n_pi": 8, "e_pi": 10, "e_v": 10, "e_aux": 3, "aux_minibatches": 64, "aux_learning_rate": 3e-4},
          "a2c": CONTINUOUS_A2C, "vpg": OFTEN},
+        many=True,
     ),
     "mujoco-paper": Preset(
         "MuJoCo as in the PPO paper: one environment, 2048 steps, 10 epochs of minibatches of 64; normalised",
@@ -112,6 +113,7 @@ PRESETS: dict[str, Preset] = {
         {"ppo": {"epochs": 10, "recompute_advantages": True},
          "ppg": {"n_pi": 8, "e_pi": 10, "e_v": 10, "e_aux": 3, "aux_minibatches": 64, "aux_learning_rate": 3e-4},
          "a2c": CONTINUOUS_A2C, "vpg": OFTEN},
+        many=True,
     ),
     "reacher": Preset(
         "Reacher to -6 within 100k steps",
@@ -306,6 +308,9 @@ def resolve_config(config_class: type[Config], fields: Mapping[str, Any]) -> Any
     require_functions(values)
     values |= without_annealing({name: field.default for name, field in known.items()} | values, explicit)
     values["env_options"] = {**preset.get("env_options", {}), **explicit.get("env_options", {})}
+    if name in PRESETS and "num_envs" in explicit and "num_steps" not in explicit:
+        longer = PRESETS[name].num_steps(tuned_algorithm(config_class), explicit["num_envs"])
+        values |= {} if longer is None else {"num_steps": longer}
     draft = config_class(**values)
     if "num_minibatches" not in explicit and "num_minibatches" in known:
         units = draft.num_envs if getattr(draft, "whole_segments", False) else draft.batch_size

@@ -27,11 +27,19 @@ class Preset:
     about: str
     common: Mapping[str, Any]
     by_algorithm: Mapping[str, Mapping[str, Any]]
+    many: bool = False  # so many environments that rollouts are short: those of fewer environments have to be longer
 
     def fields(self, algorithm: str) -> dict[str, Any]:
         whole = algorithm in SHARE_COMMON
         common = {name: value for name, value in self.common.items() if whole or name in OF_THE_TASK}
         return {**common, **self.by_algorithm.get(algorithm, {})}
+
+    def num_steps(self, algorithm: str, num_envs: int) -> int | None:
+        """Steps of a rollout that has at least the preset's samples, for a user with fewer environments; else None."""
+        fields = self.fields(algorithm)
+        if not self.many or algorithm not in SHARE_COMMON:
+            return None
+        return max(fields["num_steps"], fields["num_envs"] * fields["num_steps"] // max(num_envs, 1))
 
 
 NORMALISED = {"normalize_observation": True, "normalize_reward": True}
