@@ -85,7 +85,7 @@ PRESETS: dict[str, Preset] = {
          "trpo": {"num_envs": 16, "num_steps": 128, "max_kl": 0.02}, "acer": {**ACER, "entropy_coef": 1e-3}},
     ),
     "mujoco": Preset(
-        "MuJoCo with 64 environments: small first steps, advantages computed anew in every epoch",
+        "MuJoCo with 64 environments: a small initial deviation, advantages computed anew in every epoch",
         {"num_envs": 64, "num_steps": 32, "gamma": 0.99, "gae_lambda": 0.95, "learning_rate": 3e-4,
          "num_minibatches": 32, "initial_std": 0.6, **NORMALISED, **ANNEALED},
         {"ppo": {"epochs": 10, "recompute_advantages": True},
@@ -109,7 +109,7 @@ PRESETS: dict[str, Preset] = {
          "a2c": CONTINUOUS_A2C, "vpg": OFTEN},
     ),
     "inverted-double-pendulum": Preset(
-        "InvertedDoublePendulum to 9,300 within 1M steps: advantages keep their scale, so a balanced pole teaches little",
+        "InvertedDoublePendulum: like mujoco with larger minibatches, but advantages keep their scale",
         {"num_envs": 64, "num_steps": 32, "gamma": 0.99, "gae_lambda": 0.95, "learning_rate": 6e-4,
          "num_minibatches": 8, "initial_std": 0.6, "normalize_advantage": "none", **NORMALISED, **ANNEALED},
         {"ppo": {"epochs": 10, "recompute_advantages": True},
@@ -126,7 +126,7 @@ PRESETS: dict[str, Preset] = {
          "a2c": CONTINUOUS_A2C, "vpg": OFTEN},
     ),
     "swimmer": Preset(
-        "Swimmer to 300 within 1M steps: a far horizon, rollouts of 1,024 steps",
+        "Swimmer: a far horizon, rollouts of 1,024 steps",
         {"num_envs": 4, "num_steps": 1024, "gamma": 0.9999, "gae_lambda": 0.98, "learning_rate": 6e-4,
          "num_minibatches": 16, "initial_std": 0.6, **NORMALISED, **ANNEALED},
         {"ppo": {"epochs": 10},
