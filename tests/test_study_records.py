@@ -180,3 +180,111 @@ def test_the_figure_of_a_study_leaves_matplotlib_as_it_was(done: Path) -> None:
         assert matplotlib.get_backend() == "svg"
     finally:
         matplotlib.use(before)
+
+
+def _scores(folder: Path) -> dict[tuple[str, str, str], str]:
+    with open(folder / "table.csv", newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["kind"] == "run" and row["score"]]
+    return {(row["environment"], row["variant"], row["seed"]): row["score"] for row in rows}
+
+
+def _recorded(tmp_path: Path, study: str = STUDY, keep: int = 8) -> Path:
+    """A study file, its first `keep` runs finished in a folder that is gone since, and their record."""
+    (tmp_path / "two.toml").write_text(study)
+    before, record = tmp_path / "before", tmp_path / "record"
+    for place, run in enumerate(build_grid(parse_study(study, "two"), before, {})[:keep]):
+        write_run(run, 50 + place)
+        row = {"step": 1024, "seconds": 1.0, "iteration": 1, "return_mean": 40.0 + place}
+        (run.folder / "metrics.jsonl").write_text(json.dumps(row) + "\n")
+    (before / "study.json").write_text(json.dumps({"name": "two"}))
+    assert main([*_command(tmp_path, before), "--table-only"]) == 0
+    shutil.rmtree(before)
+    return record
+
+
+def _command(tmp_path: Path, folder: Path) -> list[str]:
+    return ["study", str(tmp_path / "two.toml"), "--dir", str(folder), "--record", str(tmp_path / "record"), "--quiet"]
+
+
+def test_a_study_goes_on_from_its_record(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    record = _recorded(tmp_path, keep=7)
+    kept, curves = _scores(record), (record / "curves.csv").read_text()
+    assert len(kept) == 7
+    after = tmp_path / "after"
+    assert main([*_command(tmp_path, after), "--dry-run"]) == 0
+    listed = capsys.readouterr().out
+    assert listed.count("recorded ") == 7
+    assert "new        Acrobot-v1 b seed 2" in listed
+    assert main(_command(tmp_path, after)) == 0  # trains the one that is missing
+    assert [path.name for path in (after / "runs").glob("*/*/*")] == ["s2"]
+    now = _scores(record)
+    assert {key: now[key] for key in kept} == kept
+    assert set(now) - set(kept) == {("Acrobot-v1", "b", "2")}
+    assert (record / "curves.csv").read_text().startswith(curves)
+    assert len(read_curves(record / "curves.csv")) == 8
+    assert (record / "curves.png").exists()
+    # What --table-only makes of the record alone is what the study wrote.
+    table = (record / "table.csv").read_bytes()
+    assert main(["study", str(tmp_path / "two.toml"), "--dir", str(record), "--table-only", "--quiet"]) == 0
+    assert (record / "table.csv").read_bytes() == table
+
+
+def test_a_part_of_a_study_keeps_the_rest_of_its_record(tmp_path: Path) -> None:
+    record = _recorded(tmp_path)
+    kept = _scores(record)
+    more = [*_command(tmp_path, tmp_path / "after"), "--envs", "CartPole-v1", "--variants", "b", "--seeds", "3,"]
+    assert main(more) == 0
+    now = _scores(record)
+    assert set(now) - set(kept) == {("CartPole-v1", "b", "3")}
+    assert {key: now[key] for key in kept} == kept
+    # A seed beyond the study's own stays, too, where the next command does not name it.
+    assert main([*_command(tmp_path, tmp_path / "third"), "--variants", "a"]) == 0
+    assert _scores(record) == now
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "sentence"),
+    [
+        ("variants.b.gamma = 0.99", "variants.b.gamma = 0.98", "with gamma 0.99, and this study wants 0.98"),
+        ("steps = 1024", "steps = 2048", "with total_steps 1024, and this study wants 2048"),
+        ("variants.b", "variants.c", "a score of CartPole-v1 b seed 1, which this study does not have"),
+        ("gamma = 0.99", "algorithm = 'ppg'", "with algorithm 'ppo', and this study wants 'ppg'"),
+    ],
+)
+def test_scores_of_other_settings_are_refused(
+    before: str, after: str, sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = _recorded(tmp_path)
+    kept = {path.name: path.read_bytes() for path in record.iterdir()}
+    (tmp_path / "two.toml").write_text(STUDY.replace(before, after))
+    assert main(_command(tmp_path, tmp_path / "after")) == 2
+    assert sentence in capsys.readouterr().err
+    assert {path.name: path.read_bytes() for path in record.iterdir()} == kept
+    assert not (tmp_path / "after").exists()
+
+
+def test_a_record_without_settings_or_of_another_study_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = _recorded(tmp_path)
+    (record / "settings.json").write_text('{"all": 3, "own": {"CartPole-v1": [], "Acrobot-v1": {"a": 1}}}')
+    assert main(_command(tmp_path, tmp_path / "after")) == 2
+    assert "no settings for it in settings.json" in capsys.readouterr().err
+    (record / "study.json").write_text(json.dumps({"name": "another"}))
+    assert main(_command(tmp_path, tmp_path / "after")) == 2
+    assert "holds the study 'another', not 'two': choose another --record" in capsys.readouterr().err
+    same = ["study", str(tmp_path / "two.toml"), "--dir", str(tmp_path / "x"), "--record", str(tmp_path / "x")]
+    assert main(same) == 2
+    assert "is the study's own folder" in capsys.readouterr().err
+
+
+def test_a_scale_from_the_best_run_counts_recorded_runs_and_new_ones(tmp_path: Path) -> None:
+    text = STUDY.replace("low = 0, high = 100", "random = 0").replace("low = -500, high = 0", "random = -500")
+    text = 'normalise = "random-best"\n' + text
+    record = _recorded(tmp_path, text, keep=3)  # CartPole-v1: 50, 51, 52
+    after = tmp_path / "after"
+    write_run(build_grid(parse_study(text, "two"), after, {})[3], 104)
+    assert main([*_command(tmp_path, after), "--table-only"]) == 0
+    with open(record / "table.csv", newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["kind"] == "run" and row["score"]]
+    assert [float(row["normalised"]) for row in rows] == pytest.approx([50 / 104, 51 / 104, 0.5, 1.0])

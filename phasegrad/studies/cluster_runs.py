@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +31,14 @@ SECONDS_TO_FREE = 120.0  # a server of network files lets go of a dead machine's
 
 
 def run_on_cluster(
-    cluster: Cluster, runs: Sequence[PlannedRun], jobs: int | None, display: StudyDisplay, root: Path
+    cluster: Cluster,
+    runs: Sequence[PlannedRun],
+    jobs: int | None,
+    display: StudyDisplay,
+    root: Path,
+    ended: Callable[[Outcome], None] | None = None,
 ) -> list[Outcome]:
-    """Execute the runs as tasks, at most `jobs` in flight; a failed one does not stop the others."""
+    """Execute the runs as tasks, at most `jobs` in flight; a failed one does not stop the others. `ended` hears of each."""
     stop, outcomes = Stop(), list[Outcome]()
     waiting, submitted = deque(in_order(runs)), dict[Any, PlannedRun]()
     unseen: dict[Any, int] = {}  # the log's size when a run was submitted: it grows when the run starts
@@ -51,6 +56,8 @@ def run_on_cluster(
                     del submitted[reference]
                     outcomes.append(outcome)
                     display.ended(outcome.run, outcome.status, outcome.message)
+                    if ended:
+                        ended(outcome)
                 for reference in list(unseen):
                     _notice(reference, unseen, submitted, display)
                 display.refresh()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +21,7 @@ CURVES, PUBLISHED = "curves.csv", "published.csv"
 COLUMNS = ("environment", "variant", "seed", "step", "seconds", "training_return", "score")
 PUBLISHED_COLUMNS = ("environment", "label", "step", "value")
 MOST_POINTS = 60  # of a run
+CurveKey = tuple[str, str, str]  # environment, variant, seed, as the file spells them
 
 
 @dataclass(frozen=True)
@@ -37,18 +38,32 @@ class Curve:
 
 def write_curves(runs: Sequence[PlannedRun], root: Path) -> bool:
     """curves.csv of the runs that have metrics; False where none has."""
+    readable = [run for run in runs if (run.folder / METRICS).exists()]
+    if readable:
+        write_curve_rows([row for run in readable for row in curve_rows(run)], root)
+    return bool(readable)
+
+
+def curve_rows(run: PlannedRun) -> list[list[str]]:
+    """The curve of a run that has metrics, as rows of the table."""
+    found, _ = read_runs([run.folder])
+    names = [str(csv_cell(name)) for name in (run.environment.name, run.variant.name, run.seed)]
+    return [[*names, *row] for recorded in found for row in _points(recorded)]
+
+
+def recorded_curve_rows(path: Path) -> dict[CurveKey, list[list[str]]]:
+    """The rows of a curves.csv by environment, variant and seed, as they stand there."""
+    found: dict[CurveKey, list[list[str]]] = {}
+    for row in csv_rows(path, COLUMNS):
+        found.setdefault((row["environment"], row["variant"], row["seed"]), []).append([row[name] for name in COLUMNS])
+    return found
+
+
+def write_curve_rows(rows: Iterable[Sequence[str]], root: Path) -> None:
     output = io.StringIO()
     writer = csv.writer(output, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    readable = [run for run in runs if (run.folder / METRICS).exists()]
-    for run in readable:
-        found, _ = read_runs([run.folder])
-        for row in (row for recorded in found for row in _points(recorded)):
-            names = (run.environment.name, run.variant.name, run.seed)
-            writer.writerow([*map(csv_cell, names), *row])
-    if readable:
-        write_atomically(root / CURVES, output.getvalue().encode(), "start the study again")
-    return bool(readable)
+    writer.writerows([COLUMNS, *rows])
+    write_atomically(root / CURVES, output.getvalue().encode(), "start the study again")
 
 
 def _points(run: RecordedRun) -> list[tuple[str, ...]]:

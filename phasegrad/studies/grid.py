@@ -6,7 +6,7 @@ import dataclasses
 import json
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -121,17 +121,26 @@ class PlannedRun:
 
     def _require_same(self, found: Mapping[str, Any]) -> None:
         """Runs of different settings must never be counted as one."""
-        defaults = {field.name: field.default for field in dataclasses.fields(self.config)}
-        wanted = {"algorithm": self.variant.algorithm, **self.config.to_json()}
-        # Evaluations leave no trace in the training, and `state` asks for the one that the score needs.
-        wanted = {name: value for name, value in wanted.items() if name not in EVALUATION_FIELDS}
-        differs = first_difference(wanted, found, defaults)
+        differs = self.difference(found)
         if differs:
             name, there, value = differs
             raise RunError(
                 f"{self.folder} holds a run with {name} {there!r}, and this study wants {value!r}: "
                 "choose another --dir or move that run away."
             )
+
+    def settings(self) -> dict[str, Any]:
+        """Everything that decides how the run trains; evaluations leave no trace in that, and `state` asks for the one
+        that the score needs.
+        """
+        fields = {"algorithm": self.variant.algorithm, **self.config.to_json()}
+        return {name: value for name, value in fields.items() if name not in EVALUATION_FIELDS}
+
+    def difference(self, found: Mapping[str, Any], ignored: Sequence[str] = ()) -> tuple[str, Any, Any] | None:
+        """The first setting in which a run's recorded settings differ from those of this one: name, there, here."""
+        defaults = {field.name: field.default for field in dataclasses.fields(self.config)}
+        wanted = {name: value for name, value in self.settings().items() if name not in ignored}
+        return first_difference(wanted, found, defaults)
 
     def result(self) -> dict[str, Any]:
         return read_json_object(self.folder / RESULT)

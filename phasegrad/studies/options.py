@@ -12,6 +12,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--dir", metavar="DIR", help="the study's folder (default studies/NAME)")
     parser.add_argument(
+        "--record",
+        metavar="DIR",
+        help="keep scores, curves and settings of finished runs there too; runs whose scores it has count as done",
+    )
+    parser.add_argument(
         "--total-steps",
         dest="steps",
         metavar="N",

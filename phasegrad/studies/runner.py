@@ -15,7 +15,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -284,9 +284,13 @@ def stoppable(stop: Stop, raising: bool = True) -> Iterator[None]:
 
 
 def run_locally(
-    runs: Sequence[PlannedRun], jobs: int, display: StudyDisplay, keep_open: Sequence[int] = ()
+    runs: Sequence[PlannedRun],
+    jobs: int,
+    display: StudyDisplay,
+    keep_open: Sequence[int] = (),
+    ended: Callable[[Outcome], None] | None = None,
 ) -> list[Outcome]:
-    """Execute the runs, `jobs` at a time; a failed one does not stop the others."""
+    """Execute the runs, `jobs` at a time; a failed one does not stop the others. `ended` hears of each that is over."""
     stop = Stop()
     outcomes: list[Outcome] = []
 
@@ -306,6 +310,8 @@ def run_locally(
                     outcome = future.result()
                     outcomes.append(outcome)
                     display.ended(outcome.run, outcome.status, outcome.message)
+                    if ended:
+                        ended(outcome)
                 display.refresh()
         finally:
             display.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -51,8 +51,11 @@ def raw_score(study: Study, run: PlannedRun, measure: str) -> float | None:
     return number_or_none(measured(study, run, measure).get("return_mean"))
 
 
-def score_runs(study: Study, runs: Sequence[PlannedRun], failed: Mapping[Path, str], root: Path) -> list[Scored]:
-    """Every run by every measure; those that are not done have no score."""
+def score_runs(
+    study: Study, runs: Sequence[PlannedRun], failed: Mapping[Path, str], root: Path, recorded: Sequence[Scored] = ()
+) -> list[Scored]:
+    """Every run by every measure; those that are not done have no score. `recorded`: of runs whose folders are elsewhere."""
+    kept = {(entry.run.folder, entry.measure): entry for entry in recorded}
     states = {run.folder: "failed" if run.folder in failed else run.state() for run in runs}
     results = {
         (run.folder, measure): measured(study, run, measure) if states[run.folder] == "finished" else {}
@@ -60,6 +63,7 @@ def score_runs(study: Study, runs: Sequence[PlannedRun], failed: Mapping[Path, s
         for measure in study.measures
     }
     found = {key: number_or_none(result.get("return_mean")) for key, result in results.items()}
+    found |= {key: entry.score for key, entry in kept.items()}
     scales = scales_of(study, runs, found, root)
     scored = []
     for run in runs:
@@ -67,6 +71,10 @@ def score_runs(study: Study, runs: Sequence[PlannedRun], failed: Mapping[Path, s
         for measure in study.measures:
             score, scale = found[run.folder, measure], scales.get(_scale_key(run))
             normalised = None if score is None or scale is None else (score - scale[0]) / (scale[1] - scale[0])
+            if (run.folder, measure) in kept:
+                entry = kept[run.folder, measure]
+                scored.append(replace(entry, normalised=entry.normalised if scale is None else normalised))
+                continue
             episodes, cut = (
                 number_or_none(results[run.folder, measure].get(name)) for name in ("episodes", "episodes_cut")
             )
