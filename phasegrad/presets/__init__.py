@@ -159,12 +159,12 @@ PRESETS: dict[str, Preset] = {
     ),
     "procgen-fast": Preset(
         "Procgen on a CPU within 2M steps: a strided stem before narrow IMPALA stacks, PPG with one network, Reloaded",
-        {**PROCGEN, "env_options": {"distribution": "easy"}, "total_steps": 2_000_000, "impala_stem": 16,
-         "impala_stem_stride": 4, "impala_channels": (16, 32)},
+        {**PROCGEN, "env_options": {"distribution": "easy"}, "total_steps": 2_000_000, "num_steps": 128,
+         "num_minibatches": 16, "impala_stem": 8, "impala_stem_stride": 2, "impala_channels": (8, 16, 16),
+         "learning_rate": 1e-3, **ANNEALED},
         {"ppo": PROCGEN_PPO,
-         "ppg": {"arch": "shared", "num_steps": 128, "num_minibatches": 16, "e_pi": 2, "e_v": 2, "aux_interval": 1,
-                 "aux_buffer": 16, "aux_steps": 8, "aux_minibatch_size": 512, "beta_clone": 4.0,
-                 "aux_learning_rate": 5e-4}},
+         "ppg": {"arch": "shared", "e_pi": 2, "e_v": 2, "aux_interval": 1, "aux_buffer": 16, "aux_steps": 8,
+                 "aux_minibatch_size": 512, "beta_clone": 4.0, "aux_learning_rate": 5e-4}},
     ),
     "minigrid": Preset(
         "MiniGrid's small symbolic views",
