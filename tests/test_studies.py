@@ -919,7 +919,7 @@ def test_what_the_page_on_studies_says_holds(
     (example,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
     Path("my-study.toml").write_text(example)
     commands = re.findall(r"^phasegrad study \S.*$", page, re.MULTILINE)
-    assert len(commands) == 4
+    assert len(commands) == 7
     for command in commands:
         assert main([*shlex.split(command.split("   ")[0])[1:], "--dry-run", "--quiet"]) == 0, command
         capsys.readouterr()

@@ -96,3 +96,37 @@ def test_files_that_only_look_like_them_stay(tmp_path: Path, monkeypatch: pytest
     assert left == [
         "ViZDoomMQCtrabcdefghik", "ViZDoomSMabcdefgh", "ViZDoomSMabcdefghij", "ViZDoomSMabcdefghil", "target",
     ]  # fmt: skip
+
+
+FORKS = """
+import numpy as np
+from scipy.linalg.blas import dgemm
+from phasegrad.envs import make
+table = np.ones((400, 400))
+for _ in range(3):
+    dgemm(1.0, table, table)  # wakes OpenBLAS's threads, which every fork waits for
+    make("HealthGathering-v1", num_envs=4, seeds=[0, 1, 2, 3]).close()
+print("made")
+"""
+
+
+def test_games_started_by_several_threads_do_not_wait_for_each_other(tmp_path: Path) -> None:
+    variables = {**os.environ, "OPENBLAS_NUM_THREADS": "2"}
+    with open(tmp_path / "output", "w+") as output:  # not a pipe, which a game left behind would keep open
+        process = subprocess.Popen(
+            [sys.executable, "-c", FORKS],
+            stdout=output,
+            stderr=output,
+            stdin=subprocess.DEVNULL,
+            cwd=tmp_path,
+            env=variables,
+            start_new_session=True,
+        )
+        try:
+            process.wait(120)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            pytest.fail("the environments were not made within two minutes")
+        output.seek(0)
+        assert output.read().endswith("made\n")

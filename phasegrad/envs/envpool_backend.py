@@ -26,6 +26,7 @@ from phasegrad.envs.spaces import ACTION_MASK, Leaf, ObservationAdapter
 from phasegrad.envs.successes import KEYS, as_success
 from phasegrad.envs.vizdoom_leftovers import remove_leftovers
 from phasegrad.errors import ConfigError, EnvError, nearest
+from phasegrad.machine.forks import settle
 from phasegrad.machine.processors import own_processors
 
 # Waking a second thread costs more than stepping these: CartPole with 8 environments runs several times faster on one.
@@ -275,6 +276,7 @@ class EnvpoolVectorEnv(VectorEnv):
             qt.require()
         if self._package.startswith("envpool.vizdoom"):
             remove_leftovers()
+            settle()  # its games are started by several threads at a time
         import envpool
 
         kwargs = dict(self.spec.kwargs)

@@ -185,6 +185,7 @@ BY_FAMILY = {name: name for name in ("classic", "box2d", "mujoco", "atari", "pro
 BY_FAMILY["dm_control"] = BY_FAMILY.pop("dmc")
 # What takes a preset's place where there is no GPU, by preset and algorithm: a phase of the published PPG takes hours there.
 ON_CPU = {("procgen", "ppg"): "procgen-fast"}
+EITHER_WAY = {"env_options", "total_steps", "learning_rate", "anneal_learning_rate"}  # set with any preset in mind
 
 
 def preset_for(env: str, options: Mapping[str, Any] | None = None) -> str:
@@ -220,10 +221,7 @@ def fitting_machine(name: str, algorithm: str, explicit: Mapping[str, Any]) -> s
     if other is None:
         return name
     mine, theirs = PRESETS[name].fields(algorithm), PRESETS[other].fields(algorithm)
-    differing = {field for field in {*mine, *theirs} if mine.get(field) != theirs.get(field)} - {
-        "env_options",
-        "total_steps",
-    }
+    differing = {field for field in {*mine, *theirs} if mine.get(field) != theirs.get(field)} - EITHER_WAY
     if any(field in explicit for field in (*differing, "encoder")):
         return name
     device = str(explicit.get("device", "auto"))

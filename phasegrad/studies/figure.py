@@ -87,7 +87,9 @@ def _draw(
         for label, points in published.get(environment, {}).items():
             near = points[points[:, 0] <= 1.02 * end]
             mark = "o" if len(near) == 1 else None  # a line of one point does not show
-            (handles[label],) = panel.plot(*near.T, color="0.35", linewidth=1.1, linestyle="--", marker=mark, markersize=4)
+            (handles[label],) = panel.plot(
+                *near.T, color="0.35", linewidth=1.1, linestyle="--", marker=mark, markersize=4
+            )
         panel.set_title(environment, fontsize=9, parse_math=False)
         panel.xaxis.set_major_formatter(lambda value, _: steps_text(value))
         panel.tick_params(labelsize=7)
