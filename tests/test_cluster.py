@@ -134,7 +134,7 @@ def test_without_ray_the_option_says_what_to_install_and_the_local_pool_runs(
     monkeypatch.setitem(sys.modules, "ray", None)
     pooled: list[int] = []
 
-    def run_locally(runs: Any, jobs: int, display: StudyDisplay, keep_open: Any) -> list[Outcome]:
+    def run_locally(runs: Any, jobs: int, display: StudyDisplay, keep_open: Any, ended: Any) -> list[Outcome]:
         pooled.extend([len(runs), jobs])
         return [Outcome(run, "failed", "pretended") for run in runs]
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import csv
 import json
 import shutil
+import signal
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,11 +16,13 @@ from test_studies import write_run
 from phasegrad.cli import main
 from phasegrad.errors import RunError
 from phasegrad.report.statistics import estimate_paired
+from phasegrad.studies import command
 from phasegrad.studies.curves import read_curves, read_published
 from phasegrad.studies.definition import parse_study
 from phasegrad.studies.figure import draw_study
-from phasegrad.studies.grid import build_grid
+from phasegrad.studies.grid import PlannedRun, build_grid
 from phasegrad.studies.pairs import comparisons
+from phasegrad.studies.runner import Outcome, StudyStopped
 from phasegrad.studies.scores import score_runs
 from phasegrad.studies.table import build_table
 from phasegrad.studies.table_views import as_csv, as_markdown
@@ -288,3 +292,24 @@ def test_a_scale_from_the_best_run_counts_recorded_runs_and_new_ones(tmp_path: P
     with open(record / "table.csv", newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["kind"] == "run" and row["score"]]
     assert [float(row["normalised"]) for row in rows] == pytest.approx([50 / 104, 51 / 104, 0.5, 1.0])
+
+
+def test_a_record_has_what_finished_before_a_stop_and_hears_of_each_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = _recorded(tmp_path, keep=6)
+    heard = []
+
+    def stopped(runs: list[PlannedRun], jobs: int, display: Any, keep_open: Any, ended: Any) -> list[Outcome]:
+        write_run(runs[0], 77)
+        ended(Outcome(runs[0], "failed", "pretended"))
+        heard.append(len(_scores(record)))
+        ended(Outcome(runs[0], "finished"))
+        heard.append(len(_scores(record)))
+        write_run(runs[1], 78)
+        raise StudyStopped(signal.SIGTERM)
+
+    monkeypatch.setattr(command, "run_locally", stopped)
+    assert main(_command(tmp_path, tmp_path / "after")) == 143
+    assert heard == [6, 7]
+    assert [_scores(record)["Acrobot-v1", "b", seed] for seed in ("1", "2")] == ["77.0", "78.0"]
