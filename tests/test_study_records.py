@@ -313,3 +313,14 @@ def test_a_record_has_what_finished_before_a_stop_and_hears_of_each_run(
     assert main(_command(tmp_path, tmp_path / "after")) == 143
     assert heard == [6, 7]
     assert [_scores(record)["Acrobot-v1", "b", seed] for seed in ("1", "2")] == ["77.0", "78.0"]
+
+
+def test_another_length_holds_for_the_whole_of_a_recorded_study(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "two.toml").write_text(STUDY.replace("high = 0 }", "high = 0, steps = 4096 }"))
+    command = [*_command(tmp_path, tmp_path / "after"), "--total-steps", "256", "--variants", "a", "--seeds", "1"]
+    assert main([*command, "--envs", "Acrobot-v1,MountainCar-v0"]) == 0
+    assert set(_scores(tmp_path / "record")) == {("Acrobot-v1", "a", "1"), ("MountainCar-v0", "a", "1")}
+    assert main([*command, "--envs", "Acrobot-v1"]) == 2  # what the study itself does not have must be named again
+    assert "name MountainCar-v0 in --envs too, or choose another --record" in capsys.readouterr().err

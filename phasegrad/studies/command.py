@@ -44,15 +44,12 @@ def run_study(options: argparse.Namespace) -> int:
             study = load_study(name)
             _say(f"{name:20} {study.about}")
         return 0
-    whole_study = load_study(options.name, allow_import=options.allow_import)
-    study = select(
-        whole_study,
-        environments=options.envs,
-        variants=options.variants,
-        seeds=options.seeds,
+    whole_study = select(
+        load_study(options.name, allow_import=options.allow_import),
         steps=options.steps,
         eval_episodes=options.eval_episodes,
     )
+    study = select(whole_study, environments=options.envs, variants=options.variants, seeds=options.seeds)
     jobs = None if options.jobs is None else whole("--jobs", options.jobs, 1)
     place = parse_place(options.cluster, options.cpus_per_run, options.gpus_per_run)
     root = as_path(options.dir or Path("studies", study.name)).absolute()

@@ -44,11 +44,14 @@ class Record:
         self.study = _both(study, selected, self.rows)
         self.runs = build_grid(self.study, runs_root, overrides)
         known = {key_of(run, measure) for run in self.runs for measure in self.study.measures}
-        for environment, variant, measure, seed in self.rows:
-            if (environment, variant, measure, seed) not in known:
+        for key in self.rows:
+            if key not in known:
+                environment, variant, _, seed = key
+                added = all(environment != own for own, *_ in known)
                 raise RunError(
                     f"{root} has a score of {environment} {variant} seed {seed}, which this study does not have: "
-                    "choose another --record."
+                    + (f"name {environment} in --envs too, or " if added else "")
+                    + "choose another --record."
                 )
         self.settings = _expanded(read_json_object(root / SETTINGS, MOST_JSON_BYTES))
         for run in self.runs:
@@ -89,10 +92,8 @@ class Record:
 
     def update(self, figure: bool = False) -> None:
         """Write the record with everything that has finished by now; the picture, which takes a second, where asked."""
-        self.rows, self.settings = (
-            self._read(),
-            self.settings | _expanded(read_json_object(self.root / SETTINGS, MOST_JSON_BYTES)),
-        )
+        self.rows = self._read()
+        self.settings |= _expanded(read_json_object(self.root / SETTINGS, MOST_JSON_BYTES))
         scored = self.scored()
         done = {entry.run.folder for entry in scored if entry.score is not None}
         finished = [run for run in self.runs if run.folder in done]
@@ -160,7 +161,7 @@ def _expanded(data: Mapping[str, Any]) -> Cells:
 
 
 def _both(study: Study, selected: Study, recorded: Iterable[Key]) -> Study:
-    """The whole study, with the environments and seeds that were added on the command line, now or before."""
+    """The whole study, with the environments that the command line adds, and the seeds that it adds or added before."""
     names = {entry.name for entry in study.environments}
     added = tuple(entry for entry in selected.environments if entry.name not in names)
     seeds = dict.fromkeys((*study.seeds, *selected.seeds, *(int(seed) for *_, seed in recorded if seed.isdecimal())))
