@@ -324,3 +324,14 @@ def test_another_length_holds_for_the_whole_of_a_recorded_study(
     assert set(_scores(tmp_path / "record")) == {("Acrobot-v1", "a", "1"), ("MountainCar-v0", "a", "1")}
     assert main([*command, "--envs", "Acrobot-v1"]) == 2  # what the study itself does not have must be named again
     assert "name MountainCar-v0 in --envs too, or choose another --record" in capsys.readouterr().err
+
+
+def test_what_has_no_run_yet_is_not_in_the_table_that_is_shown(tmp_path: Path) -> None:
+    record = _recorded(tmp_path, keep=2)
+    page = (record / "table.md").read_text()
+    assert "| CartPole-v1 | a | 50.5 |" in page
+    assert "| CartPole-v1 | b |" not in page
+    assert "Acrobot" not in page
+    assert "6 of the study's runs have no score yet and are not in the table." in page
+    with open(record / "table.csv", newline="") as file:
+        assert sum(row["kind"] == "cell" for row in csv.DictReader(file)) == 4

@@ -27,29 +27,33 @@ CSV_COLUMNS = (
 
 
 def shown_tables(table: Mapping[str, Any]) -> list[tuple[str, list[str], list[list[str]], set[int]]]:
-    """Title, header, rows and winning rows of the tables that are shown: the aggregate first, then the environments."""
+    """Title, header, rows and winning rows of the tables that are shown: the aggregate first, then the environments.
+
+    What has no run yet is left out, unless nothing has.
+    """
     several = len({row["measure"] for row in table["cells"]}) > 1
     tables = []
-    if table["aggregates"]:
-        published = any(row["published"] is not None for row in table["aggregates"])
+    aggregates, cells = _with_runs(table["aggregates"]), _with_runs(table["cells"])
+    if aggregates:
+        published = any(row["published"] is not None for row in aggregates)
         header = ["variant", *(["measure"] if several else []), "mean", "95 %", "IQM", "95 %", "environments", "runs"]
         rows = [
             [row["variant"], *([row["measure"]] if several else []), *_estimates(row, "{:.3f}")]
             + [str(row["environments"]), str(row["runs"])]
             + ([_number(row["published"], "{:.2f}")] if published else [])
-            for row in table["aggregates"]
+            for row in aggregates
         ]
         title = f"All environments, {table['scale']}; score: {table['score']}"
         header += ["published"] if published else []
         tables.append((title, header, rows, _winners(table["aggregates"], ("measure",))))
     if table.get("comparisons"):
         tables.append((*shown_pairs(table["comparisons"], several), set()))
-    aims = any(row["aim"] is not None for row in table["cells"])
+    aims = any(row["aim"] is not None for row in cells)
     header = ["environment", "variant", *(["measure"] if several else []), "mean", "95 %", "IQM", "95 %"]
-    successes = any(row.get("success_rate") is not None for row in table["cells"])
+    successes = any(row.get("success_rate") is not None for row in cells)
     header += ["seeds", "episodes", *(["successes"] if successes else []), *(["aim", "met"] if aims else [])]
     rows = []
-    for row in table["cells"]:
+    for row in cells:
         line = [row["environment"], row["variant"], *([row["measure"]] if several else [])]
         line += [*_estimates(row, "{:,.4g}"), str(row["runs"]), row["episodes"] or "-"]
         line += [_number(row.get("success_rate"), "{:.0%}")] if successes else []
@@ -60,12 +64,17 @@ def shown_tables(table: Mapping[str, Any]) -> list[tuple[str, list[str], list[li
     return tables
 
 
+def _with_runs(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    return [row for row in rows if row["runs"]] or list(rows)
+
+
 def _winners(rows: Sequence[Mapping[str, Any]], kinds: Sequence[str]) -> set[int]:
-    """The rows in bold, where rows that agree in `kinds` are compared."""
+    """Which of the rows that are shown are in bold, where rows that agree in `kinds` are compared, those without runs too."""
     groups: dict[tuple[str, ...], list[int]] = {}
     for index, row in enumerate(rows):
         groups.setdefault(tuple(row[kind] for kind in kinds), []).append(index)
-    return {group[best] for group in groups.values() for best in winners([rows[index] for index in group])}
+    best = [rows[group[first]] for group in groups.values() for first in winners([rows[index] for index in group])]
+    return {index for index, row in enumerate(_with_runs(rows)) if any(row is winner for winner in best)}
 
 
 def _estimates(row: Mapping[str, Any], form: str) -> list[str]:
