@@ -335,3 +335,18 @@ def test_what_has_no_run_yet_is_not_in_the_table_that_is_shown(tmp_path: Path) -
     assert "6 of the study's runs have no score yet and are not in the table." in page
     with open(record / "table.csv", newline="") as file:
         assert sum(row["kind"] == "cell" for row in csv.DictReader(file)) == 4
+
+
+@pytest.mark.parametrize("place", ["record", "record/below"])
+def test_a_record_that_cannot_be_written_is_refused_before_anything_is_trained(
+    place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "two.toml").write_text(STUDY)
+    (tmp_path / "record").write_text("a file of the user's")
+    command = ["study", str(tmp_path / "two.toml"), "--dir", str(tmp_path / "after"), "--quiet"]
+    assert main([*command, "--record", str(tmp_path / place)]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert str(tmp_path / place) in error
+    assert not (tmp_path / "after" / "runs").exists()
+    assert (tmp_path / "record").read_text() == "a file of the user's"

@@ -80,6 +80,8 @@ def run_study(options: argparse.Namespace) -> int:
         write_json(root / PAGE, page_data(study, runs, [], root), "start the study again")
         todo = [run for run in runs if run.state() != "finished" and not (record and record.has(run))]
         ended = record.noticing if record else None
+        if record:
+            record.update()  # a folder that cannot be written to is refused now, not after hours
         try:
             with _cluster(place if todo else None, options.quiet) as cluster:
                 display = make_study_display(todo, len(runs) - len(todo), not options.quiet)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from phasegrad.errors import RunError
-from phasegrad.runs.files import MOST_JSON_BYTES, read_json_object, write_json
+from phasegrad.runs.files import MOST_JSON_BYTES, read_json_object, write_json, writing
 from phasegrad.runs.reading import METRICS
 from phasegrad.studies.curves import CURVES, curve_rows, recorded_curve_rows, write_curve_rows
 from phasegrad.studies.definition import Study
@@ -100,7 +100,8 @@ class Record:
         for run in finished:
             if run.state() == "finished":
                 self.settings[_cell(run)] = cell_settings(run)
-        self.root.mkdir(parents=True, exist_ok=True)
+        with writing(self.root, AGAIN):
+            self.root.mkdir(parents=True, exist_ok=True)
         write_json(self.root / DEFINITION, definition_data(self.study, self.runs), AGAIN)
         write_json(self.root / SETTINGS, _factored(self.settings), AGAIN)
         self._write_curves(finished)
