@@ -30,7 +30,7 @@ from phasegrad.cli.main import main
 from phasegrad.cli.parsing import parse
 from phasegrad.config import documented_fields
 from phasegrad.errors import ConfigError, RunError
-from phasegrad.presets import resolve_config
+from phasegrad.presets import PRESETS, resolve_config
 from phasegrad.report.statistics import estimate, interquartile_mean, mean, summarise
 from phasegrad.runs.contents import LEVELS
 from phasegrad.studies import board, calibration, forecast, runner, scores, watching
@@ -744,10 +744,29 @@ def test_a_calibration_keeps_the_work_of_a_step() -> None:
     assert calibration.shortened(ppg, 2048) == {
         "num_envs": 64, "num_steps": 32, "num_minibatches": 1, "n_pi": 1, "aux_minibatches": 2,
     }  # fmt: skip
+    reloaded = {**ppg, "num_steps": 128, "aux_interval": 1, "aux_buffer": 16, "aux_steps": 8, "aux_minibatch_size": 512}
+    assert calibration.shortened(reloaded, 2048) == {
+        "num_envs": 64, "num_steps": 32, "num_minibatches": 2, "n_pi": 1, "aux_interval": 1, "aux_buffer": 1,
+        "aux_steps": 2, "aux_minibatch_size": 512,
+    }  # fmt: skip
+    few = calibration.shortened(reloaded, 128)
+    assert (few["aux_steps"], few["aux_minibatch_size"]) == (1, 64), "8 x 512 samples for 8,192 steps, 64 for 128"
+    by_size = {**ppg, "aux_minibatch_size": 512}
+    assert not {"aux_minibatches", "aux_minibatch_size"} & set(calibration.shortened(by_size, 2048))
     images = calibration.shortened({"num_envs": 256, "num_steps": 256, "num_minibatches": 8}, 128)
     assert images == {"num_envs": 32, "num_steps": 4, "num_minibatches": 1}
     assert calibration.largest_divisor(12, 5) == 4
     assert calibration.shortened({"num_envs": 8, "num_steps": 128, "num_minibatches": 4}, 2048) == {}
+
+
+@pytest.mark.parametrize("preset", list(PRESETS))
+@pytest.mark.parametrize("algorithm", list(ALGORITHMS))
+def test_a_calibration_of_any_preset_has_settings_that_fit_together(preset: str, algorithm: str) -> None:
+    config_class, given_fields = ALGORITHMS[algorithm].config_class, {"preset": preset, "env": "CartPole-v1"}
+    settings = resolve_config(config_class, given_fields).to_json()
+    for most in (128, 2048):
+        short = resolve_config(config_class, given_fields | calibration.shortened(settings, most))
+        assert short.batch_size <= max(most, settings["num_envs"])
 
 
 def test_a_calibration_trains_and_its_failures_are_told(tmp_path: Path) -> None:

@@ -101,12 +101,20 @@ def shortened(settings: Mapping[str, Any], most: int) -> dict[str, Any]:
     if "replay_start" in settings:  # ACER: what replay takes is to be measured too
         changed["replay_start"] = min(int(settings["replay_start"]), num_envs * steps)
     if schedule:
-        minibatches = settings.get("aux_minibatches") or 16 * settings["n_pi"]
-        changed |= {"n_pi": 1, "aux_minibatches": max(1, round(minibatches * share / interval))}
+        changed |= {"n_pi": 1, **_shorter_phase(settings, share / interval)}
         for name in ("aux_interval", "aux_buffer"):
             fewer(name, 1)
-        fewer("aux_steps", settings.get("aux_steps", 0) * share / interval)
     return changed
+
+
+def _shorter_phase(settings: Mapping[str, Any], share: float) -> dict[str, Any]:
+    """Settings of an auxiliary phase with that share of the work: fewer minibatches, and a smaller one where one is too much."""
+    steps, size = settings.get("aux_steps", 0) * share, settings.get("aux_minibatch_size", 0)
+    changed = {"aux_steps": max(1, round(steps))} if steps else {}
+    if not size:
+        minibatches = settings.get("aux_minibatches") or 16 * settings["n_pi"]
+        return {**changed, "aux_minibatches": max(1, round(minibatches * share))}
+    return {**changed, "aux_minibatch_size": max(1, round(size * min(1.0, steps)))} if steps else changed
 
 
 def largest_divisor(number: int, most: int) -> int:
