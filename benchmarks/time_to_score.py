@@ -45,7 +45,7 @@ TASKS = {
     "acrobot": Task("Acrobot-v1", -90, 10_000, 300_000),
     "pendulum": Task("Pendulum-v1", -200, 10_000, 200_000),
     "lunarlander": Task("LunarLander-v3", 200, 25_000, 1_000_000),
-    "bipedalwalker": Task("BipedalWalker-v3", 300, 100_000, 5_000_000),
+    "bipedalwalker": Task("BipedalWalker-v3", 300, 100_000, 2_000_000),
     "invertedpendulum": Task("InvertedPendulum-v5", 1000, 10_000, 100_000),
     "halfcheetah": Task("HalfCheetah-v5", 2000, 50_000, 1_000_000),
     "hopper": Task("Hopper-v5", 2000, 50_000, 1_000_000),

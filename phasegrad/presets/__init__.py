@@ -72,7 +72,7 @@ PRESETS: dict[str, Preset] = {
          "a2c": CONTINUOUS_A2C, "vpg": OFTEN, "trpo": {"gae_lambda": 0.95}},
     ),
     "box2d": Preset(
-        "Box2D: LunarLander-v3 to 200 within 400k steps, BipedalWalker",
+        "Box2D: LunarLander-v3 to 200 within 400k steps",
         {"num_envs": 32, "num_steps": 128, "gamma": 0.995, "gae_lambda": 0.98, "learning_rate": 2e-3,
          "entropy_coef": 0.01, "normalize_reward": True, "num_minibatches": 8, **ANNEALED},
         {"ppo": {"epochs": 8},
@@ -83,6 +83,14 @@ PRESETS: dict[str, Preset] = {
                  "normalize_advantage": "batch", "normalize_observation": True, **ANNEALED},
          "vpg": OFTEN,
          "trpo": {"num_envs": 16, "num_steps": 128, "max_kl": 0.02}, "acer": {**ACER, "entropy_coef": 1e-3}},
+    ),
+    "bipedal-walker": Preset(
+        "BipedalWalker-v3 to 300 within 2M steps: a far horizon, rollouts of 512 steps, minibatches of 64",
+        {"num_envs": 32, "num_steps": 512, "gamma": 0.999, "gae_lambda": 0.95, "learning_rate": 3e-4,
+         "num_minibatches": 256, "initial_std": 0.6, **NORMALISED, **ANNEALED},
+        {"ppo": {"epochs": 10, "recompute_advantages": True},
+         "ppg": {"n_pi": 4, "e_pi": 10, "e_v": 10, "e_aux": 2, "aux_minibatches": 256, "aux_learning_rate": 3e-4},
+         "a2c": CONTINUOUS_A2C, "vpg": OFTEN},
     ),
     "mujoco": Preset(
         "MuJoCo with 64 environments: a small initial deviation, advantages computed anew in every epoch",
@@ -179,7 +187,7 @@ PRESETS: dict[str, Preset] = {
 BY_ENVIRONMENT = {
     "CartPole": "cartpole", "Acrobot": "acrobot", "Pendulum": "pendulum", "InvertedPendulum": "inverted-pendulum",
     "InvertedDoublePendulum": "inverted-double-pendulum",
-    "Reacher": "reacher", "Swimmer": "swimmer",
+    "Reacher": "reacher", "Swimmer": "swimmer", "BipedalWalker": "bipedal-walker",
 }  # fmt: skip
 BY_FAMILY = {name: name for name in ("classic", "box2d", "mujoco", "atari", "procgen", "minigrid", *SIMULATORS)}
 BY_FAMILY["dm_control"] = BY_FAMILY.pop("dmc")
@@ -201,9 +209,8 @@ def preset_for(env: str, options: Mapping[str, Any] | None = None) -> str:
         family = envs.listed_family_of(env, options)
     except PhasegradError:
         return "none"  # making the environment will say what is wrong with it
-    own = (
-        BY_ENVIRONMENT.get(stem.rpartition(":")[2]) if family in ("classic", "mujoco") else None
-    )  # gymnasium:CartPole-v1
+    named = family in ("classic", "box2d", "mujoco")  # gymnasium:CartPole-v1
+    own = BY_ENVIRONMENT.get(stem.rpartition(":")[2]) if named else None
     return own or BY_FAMILY.get(family, "none")
 
 
