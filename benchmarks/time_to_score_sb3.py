@@ -1,6 +1,6 @@
 """Stable-Baselines3's PPO until a score is reached, for time_to_score.py. Runs in the peers' virtual environment.
 
-    .venv-peers/bin/python benchmarks/time_to_score_sb3.py cartpole 1 475 5000 20
+    .venv-peers/bin/python benchmarks/time_to_score_sb3.py cartpole 1 475 5000 20 600
 
 The settings are the RL zoo's (DLR-RM/rl-baselines3-zoo, hyperparams/ppo.yml at 208b6fd), those of the older versions of an
 environment where it has none for the newest. One torch thread: with networks this small more threads cost time.
@@ -10,13 +10,15 @@ import json
 import sys
 import time
 
-import torch
-from stable_baselines3 import PPO
-from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.env_util import make_vec_env
-from stable_baselines3.common.evaluation import evaluate_policy
-from stable_baselines3.common.utils import LinearSchedule
-from stable_baselines3.common.vec_env import VecNormalize, sync_envs_normalization
+BEGUN = time.perf_counter()  # of the process, but for what starting Python takes
+
+import torch  # noqa: E402
+from stable_baselines3 import PPO  # noqa: E402
+from stable_baselines3.common.callbacks import BaseCallback  # noqa: E402
+from stable_baselines3.common.env_util import make_vec_env  # noqa: E402
+from stable_baselines3.common.evaluation import evaluate_policy  # noqa: E402
+from stable_baselines3.common.utils import LinearSchedule  # noqa: E402
+from stable_baselines3.common.vec_env import VecNormalize, sync_envs_normalization  # noqa: E402
 
 WIDE = {
     "log_std_init": -2,
@@ -65,11 +67,11 @@ ZOO = {
 
 
 class Evaluations(BaseCallback):
-    """Evaluates every so many steps, between rollouts, and ends the training once the score is reached."""
+    """Evaluates every so many steps, between rollouts, and ends the training once the score is reached or the cap is spent."""
 
-    def __init__(self, env, score: float, every: int, episodes: int) -> None:
+    def __init__(self, env, score: float, every: int, episodes: int, cap: float) -> None:
         super().__init__()
-        self.env, self.score, self.every, self.episodes = env, score, every, episodes
+        self.env, self.score, self.every, self.episodes, self.cap = env, score, every, episodes, cap
         self.next, self.seconds, self.last, self.reached = every, 0.0, None, False
 
     def evaluate(self) -> None:
@@ -86,26 +88,30 @@ class Evaluations(BaseCallback):
             self.evaluate()
 
     def _on_step(self) -> bool:
-        return not self.reached
+        return not self.reached and not self.spent()
+
+    def spent(self) -> bool:
+        """Whether training has taken the cap of seconds; evaluations do not count."""
+        return time.perf_counter() - BEGUN - self.seconds >= self.cap
 
     def _on_training_end(self) -> None:
-        if not self.reached:
+        if not self.reached and not self.spent():
             self.evaluate()
 
 
-def main(name: str, seed: int, score: float, every: int, episodes: int) -> None:
+def main(name: str, seed: int, score: float, every: int, episodes: int, cap: float) -> None:
     torch.set_num_threads(1)
     env_id, count, normalised, steps, settings = ZOO[name]
-    env, judged = make_vec_env(env_id, n_envs=count, seed=seed), make_vec_env(env_id, n_envs=1, seed=seed + 1000)
+    env, judged = make_vec_env(env_id, n_envs=count, seed=seed), make_vec_env(env_id, n_envs=episodes, seed=seed + 1000)
     if normalised:
         env = VecNormalize(env, gamma=settings["gamma"])
         judged = VecNormalize(judged, training=False, norm_reward=False, gamma=settings["gamma"])
     agent = PPO("MlpPolicy", env, device="cpu", seed=seed, **settings)
-    evaluations = Evaluations(judged, score, every, episodes)
+    evaluations = Evaluations(judged, score, every, episodes, cap)
     agent.learn(steps, callback=evaluations)
     told = {"reached": evaluations.reached, "steps": agent.num_timesteps, "score": evaluations.last}
     print(json.dumps({**told, "seconds_evaluation": evaluations.seconds}))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4]), int(sys.argv[5]))
+    main(sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4]), int(sys.argv[5]), float(sys.argv[6]))

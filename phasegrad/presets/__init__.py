@@ -149,6 +149,15 @@ PRESETS: dict[str, Preset] = {
         {"ppo": {"arch": "shared", "epochs": 3},
          "ppg": {"arch": "detach", "n_pi": 32, "e_aux": 6, "aux_learning_rate": 2.5e-4}},
     ),
+    "atari-fast": Preset(
+        "Atari on a CPU within 2M steps: 16 environments, a strided stem before two narrow IMPALA stacks",
+        {"num_envs": 16, "num_steps": 128, "gamma": 0.99, "gae_lambda": 0.95, "learning_rate": 1e-3,
+         "entropy_coef": 0.01, "encoder": "impala", "impala_stem": 16, "impala_stem_stride": 4,
+         "impala_channels": (16, 16), "num_minibatches": 8, "value_coef": 1.0, **ANNEALED},
+        {"ppo": {"arch": "shared", "epochs": 3},
+         "ppg": {"arch": "shared", "e_pi": 2, "e_v": 2, "aux_interval": 1, "aux_buffer": 16, "aux_steps": 8,
+                 "aux_minibatch_size": 256, "beta_clone": 4.0, "aux_learning_rate": 5e-4}},
+    ),
     "procgen": Preset(
         "Procgen on 64 environments, otherwise with the PPG authors' settings",
         PROCGEN,
