@@ -45,6 +45,7 @@ TASKS: dict[str, tuple[str, str, str, list[str]]] = {
     "halfcheetah-short": ("ppo", "HalfCheetah-v5", "51_200", []),
     "starpilot-ppo": ("ppo", "procgen/starpilot", "1_015_808", ["--preset", "procgen-fast"]),
     "starpilot-ppg": ("ppg", "procgen/starpilot", "1_015_808", ["--preset", "procgen-fast"]),
+    "pong-ppo": ("ppo", "Pong-v5", "2_000_000", ["--preset", "atari-fast"]),
     "dmc-cartpole-swingup": ("ppo", "CartpoleSwingup-v1", "300_000", []),
     "dmc-cartpole-swingup-long": ("ppo", "CartpoleSwingup-v1", "600_000", []),
     "dmc-walker-walk": ("ppo", "WalkerWalk-v1", "300_000", []),
