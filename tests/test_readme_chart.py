@@ -48,13 +48,13 @@ def test_bars_are_as_long_as_the_medians(chart: ModuleType, tmp_path: Path) -> N
     fast, soon = chart.panels(tmp_path)
     assert [(bar.library, bar.length) for bar in fast.rows[0][1]] == [("ours", 1.0), ("sb3", 0.25), ("cleanrl", 0.5)]
     assert [bar.label for bar in fast.rows[0][1]] == ["800 steps/s (4.0x)", "200 steps/s", "400 steps/s (2.0x)"]
-    assert [bar.length for bar in soon.rows[0][1]] == [0.1, 1.0, 1.0]
-    assert [bar.label for bar in soon.rows[0][1]] == ["3.0 s", "30 s", "mostly not reached"]
+    assert [bar.length for bar in soon.rows[0][1]] == [0.005, 0.05, 1.0], "600 seconds are waited for the last"
+    assert [bar.label for bar in soon.rows[0][1]] == ["3.0 s", "30 s", "mostly not reached in 600 s"]
     text = chart.svg([fast, soon], "light")
     root = ElementTree.fromstring(text)  # well-formed, with what a file says escaped
     widths = [float(bar.get("width", "")) for bar in root.iter("{http://www.w3.org/2000/svg}rect")]
     assert widths[3:6] == [416.0, 104.0, 208.0]  # after the three of the legend
-    assert "A &lt;small&gt; one, a score of 475" in text
+    assert "A &lt;small&gt; one, a score of 475, 1 seed" in text
 
 
 def test_nothing_is_drawn_of_nothing(chart: ModuleType, tmp_path: Path) -> None:

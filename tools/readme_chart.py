@@ -98,20 +98,33 @@ def speed_panel(found: dict[str, Any]) -> Panel:
 
 
 def score_panel(found: dict[str, Any]) -> Panel:
-    """Seconds until the score: each task's longest wait fills the width, since tasks differ as much as libraries."""
+    """Seconds until the score: each task's longest wait fills the width, since tasks differ as much as libraries.
+
+    Where most runs of a library have not reached the score, its bar is as long as they were waited for.
+    """
     rows = []
     for entry in found["tasks"].values():
-        runs = {library: (entry.get(library) or {}).values() for library in LIBRARIES}
+        runs = {library: list((entry.get(library) or {}).values()) for library in LIBRARIES}
         medians = measured(
             {name: [run["seconds"] if run["reached"] else None for run in of] for name, of in runs.items()}
         )
-        longest = max((seconds for seconds in medians.values() if seconds), default=1.0)
-        bars = []
-        for library, seconds in medians.items():
-            length = 1.0 if seconds is None else seconds / longest
-            bars.append(Bar(library, length, "mostly not reached" if seconds is None else shown_seconds(seconds)))
-        rows.append((f"{entry['env']}, a score of {entry['score']:g}", bars))
+        waited = {
+            name: min(run["seconds"] for run in runs[name] if not run["reached"])
+            for name in medians
+            if not medians[name]
+        }
+        shown = {name: seconds or waited[name] for name, seconds in medians.items()}
+        bars = [
+            Bar(library, seconds / max(shown.values()), told_seconds(medians[library], seconds))
+            for library, seconds in shown.items()
+        ]
+        seeds = min((len(of) for of in runs.values() if of), default=0)
+        rows.append((f"{entry['env']}, a score of {entry['score']:g}, {seeds} seed{'s' * (seeds != 1)}", bars))
     return Panel("Time to reach a score (shorter is better)", captioned("time-to-score.json", SCORE), rows)
+
+
+def told_seconds(median: float | None, waited: float) -> str:
+    return shown_seconds(median) if median else f"mostly not reached in {shown_seconds(waited)}"
 
 
 def shown_seconds(seconds: float) -> str:
