@@ -66,7 +66,8 @@ def test_procgen_frames_are_stored_once_as_bytes() -> None:
 @needs_procgen
 def test_procgen_evaluates_on_train_and_test_levels() -> None:
     options = {"distribution": "easy", "num_levels": 1, "start_level": 3}
-    agent = pg.PPO("procgen/coinrun", seed=1, env_options=options, **TINY)
+    network: dict[str, Any] = {"impala_stem": 4, "impala_stem_stride": 4, "impala_channels": (4,)}
+    agent = pg.PPO("procgen/coinrun", seed=1, env_options=options, **TINY, **network)
     agent.learn(32)
     for levels in ("train", "test"):
         assert len(agent.evaluate(2, levels=levels, deterministic=False).returns) == 2

@@ -182,8 +182,8 @@ def test_a_kill_at_any_moment_leaves_the_old_save_or_the_new(
     begun = tmp_path / "begun"
     shutil.copytree(path, begun)
     seen = set()
-    # A save that carries much takes long: every other call, odd ones for a kill and even ones for Ctrl-C.
-    counts = range(1 + (error is not None), 200, 2) if kind == "carrying" else range(1, 200)
+    # Every other call, odd ones for a kill and even ones for Ctrl-C; every fourth of a save that carries much and takes long.
+    counts = range(1 + (error is not None), 200, 4 if kind == "carrying" else 2)
     for count in counts:
         shutil.rmtree(path)
         shutil.copytree(begun, path)

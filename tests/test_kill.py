@@ -17,7 +17,7 @@ import pytest
 from phasegrad.algorithms import ALGORITHMS
 
 ROOT = Path(__file__).parents[1]
-KILLS = 3
+KILLS = 2
 
 
 @pytest.fixture(scope="module")
