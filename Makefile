@@ -56,7 +56,7 @@ bench: setup
 
 bench-peers: setup
 	$(PYTHON) -m venv .venv-peers
-	.venv-peers/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0 stable-baselines3==2.9.2 sb3-contrib==2.9.2 "gymnasium[mujoco,atari]==1.4.0" opencv-python-headless
+	.venv-peers/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0 stable-baselines3==2.9.2 sb3-contrib==2.9.2 "gymnasium[mujoco,atari,box2d]==1.4.0" opencv-python-headless
 	$(BIN)/python benchmarks/compare.py
 
 clean:
