@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
-import sys
 from pathlib import Path
 from types import ModuleType
 from xml.etree import ElementTree
 
 import pytest
 from PIL import Image
+from scripts import loaded
 
 ROOT = Path(__file__).parents[1]
 IMAGES = ROOT / "docs" / "images"
@@ -19,14 +18,7 @@ IMAGES = ROOT / "docs" / "images"
 
 @pytest.fixture(scope="module")
 def chart() -> ModuleType:
-    """tools/ is no package."""
-    spec = importlib.util.spec_from_file_location("readme_chart", ROOT / "tools" / "readme_chart.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # where dataclasses look for it
-    spec.loader.exec_module(module)
-    return module
+    return loaded("tools/readme_chart.py")
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

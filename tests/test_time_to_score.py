@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import math
-import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+from scripts import loaded
 
 ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture(scope="module")
 def timing() -> ModuleType:
-    """benchmarks/ is no package."""
-    spec = importlib.util.spec_from_file_location("time_to_score", ROOT / "benchmarks" / "time_to_score.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # where dataclasses look for it
-    spec.loader.exec_module(module)
-    return module
+    return loaded("benchmarks/time_to_score.py")
 
 
 def runs(*seconds: float) -> dict[str, dict[str, Any]]:
