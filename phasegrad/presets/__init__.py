@@ -118,7 +118,7 @@ PRESETS: dict[str, Preset] = {
     ),
     "inverted-double-pendulum": Preset(
         "InvertedDoublePendulum: like mujoco with larger minibatches, but advantages keep their scale",
-        {"num_envs": 64, "num_steps": 32, "gamma": 0.99, "gae_lambda": 0.95, "learning_rate": 3e-4,
+        {"num_envs": 64, "num_steps": 32, "gamma": 0.99, "gae_lambda": 0.95, "learning_rate": 6e-4,
          "num_minibatches": 8, "initial_std": 0.6, "normalize_advantage": "none", **NORMALISED, **ANNEALED},
         {"ppo": {"epochs": 10, "recompute_advantages": True},
          "ppg": {"n_pi": 8, "e_pi": 10, "e_v": 10, "e_aux": 3, "aux_minibatches": 64, "aux_learning_rate": 3e-4},
