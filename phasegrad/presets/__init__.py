@@ -101,6 +101,15 @@ PRESETS: dict[str, Preset] = {
          "a2c": CONTINUOUS_A2C, "vpg": OFTEN},
         many=True,
     ),
+    "ant": Preset(
+        "Ant-v5, whose observations hold contact forces: like mujoco with larger minibatches, observations clipped at 3",
+        {"num_envs": 64, "num_steps": 32, "gamma": 0.99, "gae_lambda": 0.95, "learning_rate": 3e-4,
+         "num_minibatches": 8, "initial_std": 0.6, "clip_observation": 3.0, **NORMALISED, **ANNEALED},
+        {"ppo": {"epochs": 10, "recompute_advantages": True},
+         "ppg": {"n_pi": 8, "e_pi": 10, "e_v": 10, "e_aux": 3, "aux_minibatches": 64, "aux_learning_rate": 3e-4},
+         "a2c": CONTINUOUS_A2C, "vpg": OFTEN},
+        many=True,
+    ),
     "mujoco-paper": Preset(
         "MuJoCo as in the PPO paper: one environment, 2048 steps, 10 epochs of minibatches of 64; normalised",
         {"num_envs": 1, "num_steps": 2048, "gamma": 0.99, "gae_lambda": 0.95, "learning_rate": 3e-4,
@@ -197,6 +206,7 @@ BY_ENVIRONMENT = {
     "CartPole": "cartpole", "Acrobot": "acrobot", "Pendulum": "pendulum", "InvertedPendulum": "inverted-pendulum",
     "InvertedDoublePendulum": "inverted-double-pendulum",
     "Reacher": "reacher", "Swimmer": "swimmer", "BipedalWalker": "bipedal-walker",
+    "Ant-v5": "ant",  # not version 4, whose observations lack what the preset is for
 }  # fmt: skip
 BY_FAMILY = {name: name for name in ("classic", "box2d", "mujoco", "atari", "procgen", "minigrid", *SIMULATORS)}
 BY_FAMILY["dm_control"] = BY_FAMILY.pop("dmc")
@@ -209,9 +219,8 @@ def preset_for(env: str, options: Mapping[str, Any] | None = None) -> str:
     """The preset that fits an environment id, or none."""
     if env.startswith("custom:") or not env:
         return "none"
-    stem = env.rsplit("-v", 1)[0]
-    if stem in BY_ENVIRONMENT:
-        return BY_ENVIRONMENT[stem]
+    if own := _by_environment(env):
+        return own
     from phasegrad import envs  # takes a second to import, and most commands need not know families
 
     try:
@@ -219,8 +228,13 @@ def preset_for(env: str, options: Mapping[str, Any] | None = None) -> str:
     except PhasegradError:
         return "none"  # making the environment will say what is wrong with it
     named = family in ("classic", "box2d", "mujoco")  # gymnasium:CartPole-v1
-    own = BY_ENVIRONMENT.get(stem.rpartition(":")[2]) if named else None
+    own = _by_environment(env.rpartition(":")[2]) if named else None
     return own or BY_FAMILY.get(family, "none")
+
+
+def _by_environment(name: str) -> str | None:
+    """The preset of one environment, by its name with or without the version."""
+    return BY_ENVIRONMENT.get(name) or BY_ENVIRONMENT.get(name.rsplit("-v", 1)[0])
 
 
 def preset_for_cpu(name: str, algorithm: str) -> str | None:
