@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -90,12 +92,47 @@ def test_files_that_only_look_like_them_stay(tmp_path: Path, monkeypatch: pytest
     (tmp_path / "ViZDoomMQCtrabcdefghik").mkdir()
     held = open(tmp_path / "ViZDoomSMabcdefghil", "w")  # noqa: SIM115
     (tmp_path / "ViZDoomSMabcdefghim").write_bytes(b"nobody's")
+    long_ago = time.time() - leftovers.SECONDS_TO_START - 1
+    for entry in list(tmp_path.iterdir()):
+        os.utime(entry, (long_ago, long_ago))
+    (tmp_path / "ViZDoomSMabcdefghin").write_bytes(b"of a game that starts where nobody sees it")
+    (tmp_path / "ViZDoomMQCtrabcdefghin").write_bytes(b"its queue")
+    os.utime(tmp_path / "ViZDoomSMabcdefghin", (long_ago, long_ago))
     with held:
         assert leftovers.remove_leftovers() == 1
     left = sorted(entry.name for entry in tmp_path.iterdir())
     assert left == [
-        "ViZDoomMQCtrabcdefghik", "ViZDoomSMabcdefgh", "ViZDoomSMabcdefghij", "ViZDoomSMabcdefghil", "target",
+        "ViZDoomMQCtrabcdefghik", "ViZDoomMQCtrabcdefghin", "ViZDoomSMabcdefgh", "ViZDoomSMabcdefghij",
+        "ViZDoomSMabcdefghil", "ViZDoomSMabcdefghin", "target",
     ]  # fmt: skip
+
+
+def test_memory_that_is_mapped_and_closed_while_it_is_looked_for_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the master of a starting game may do it: its file is open at the first look and only mapped at the second."""
+    if not leftovers._look_at_processes({}):
+        pytest.skip("a process of this user's cannot be looked at, so nothing is removed")
+    monkeypatch.setattr(leftovers, "SHARED", tmp_path)
+    monkeypatch.setattr(leftovers, "SECONDS_TO_START", 0.0)
+    path = tmp_path / "ViZDoomSMabcdefghij"
+    path.write_bytes(b"memory")
+    mapped: list[mmap.mmap] = []
+    look = leftovers._links
+
+    def map_and_close(folder: Path) -> list[str]:
+        if folder.parent.name != str(os.getpid()):
+            return look(folder)
+        with open(path, "r+b") as file:
+            mapped.append(mmap.mmap(file.fileno(), 0))
+        return []  # without the descriptor that Python's mmap keeps, and ViZDoom does not
+
+    monkeypatch.setattr(leftovers, "_links", map_and_close)
+    assert leftovers.remove_leftovers() == 0
+    assert path.exists()
+    mapped[0].close()
+    monkeypatch.setattr(leftovers, "_links", look)
+    assert leftovers.remove_leftovers() == 1
 
 
 FORKS = """

@@ -1,7 +1,9 @@
 """What a killed run leaves of ViZDoom: games that wait for orders for ever, and the shared memory they got them by.
 
 Only this user's are touched, only by ViZDoom's own names, and only where every process that could use them was looked
-at: a game whose master lives, or memory that any process but such a game has open, stays. Linux only.
+at: a game whose master lives, or memory that any process but such a game has open, stays. Memory that no process has
+open stays while it is young: its game may be starting where its processes are not seen, as in a container that shares
+/dev/shm with this one and no more. Linux only.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ PROCESSES = Path("/proc")
 NAME = re.compile(r"ViZDoom(?:MQCtr|MQDoom|SM)([A-Za-z0-9]{10})")
 INSTANCE = b"+viz_instance_id"
 SECONDS_TO_END = 2.0
+SECONDS_TO_START = 120.0  # once a game runs, it and its master have opened the memory and need its name no more
 
 
 @dataclass
@@ -29,6 +32,7 @@ class Instance:
     files: list[Path] = field(default_factory=list)
     games: set[int] = field(default_factory=set)
     others: set[int] = field(default_factory=set)
+    made: float = 0.0
 
 
 def remove_leftovers() -> int:
@@ -41,7 +45,8 @@ def remove_leftovers() -> int:
         return 0
     removed = 0
     for instance in found.values():
-        if instance.others or not _end(instance.games):
+        starting = not instance.games and time.time() - instance.made < SECONDS_TO_START
+        if instance.others or starting or not _end(instance.games):
             continue
         removed += len(instance.games)
         for path in instance.files:
@@ -60,7 +65,9 @@ def _instances() -> dict[str, Instance]:
             continue
         about = entry.stat(follow_symlinks=False)
         if stat.S_ISREG(about.st_mode) and about.st_uid == os.getuid():
-            found.setdefault(match[1], Instance()).files.append(Path(entry.path))
+            instance = found.setdefault(match[1], Instance())
+            instance.files.append(Path(entry.path))
+            instance.made = max(instance.made, about.st_mtime)
     return found
 
 
@@ -71,8 +78,9 @@ def _look_at_processes(found: dict[str, Instance]) -> bool:
             continue
         try:
             mine = entry.stat().st_uid == os.getuid()
-            names = {match[1] for match in NAME.finditer((entry / "maps").read_text(errors="replace"))}
-            names |= {match[1] for link in _links(entry / "fd") if (match := NAME.search(link)) is not None}
+            # Opened, mapped, closed: in the other order a file could be mapped after the one look and closed before the other.
+            names = {match[1] for link in _links(entry / "fd") if (match := NAME.search(link)) is not None}
+            names |= {match[1] for match in NAME.finditer((entry / "maps").read_text(errors="replace"))}
             words = (entry / "cmdline").read_bytes().split(b"\0")
         except PermissionError:
             if mine and not _may_more(entry):
