@@ -42,7 +42,7 @@ lint: setup
 	$(BIN)/mypy --config-file tests/mypy.ini
 
 test: lint
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 2 --disable-warnings
 
 check-lock: setup
 	$(BIN)/python tools/check_lock.py
