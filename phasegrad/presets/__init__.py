@@ -102,7 +102,7 @@ PRESETS: dict[str, Preset] = {
         many=True,
     ),
     "ant": Preset(
-        "Ant-v5, whose observations hold contact forces: like mujoco with larger minibatches, observations clipped at 3",
+        "Ant-v5 and Humanoid-v5, which observe contact forces: mujoco with larger minibatches, observations clipped at 3",
         {"num_envs": 64, "num_steps": 32, "gamma": 0.99, "gae_lambda": 0.95, "learning_rate": 3e-4,
          "num_minibatches": 8, "initial_std": 0.6, "clip_observation": 3.0, **NORMALISED, **ANNEALED},
         {"ppo": {"epochs": 10, "recompute_advantages": True},
@@ -206,7 +206,7 @@ BY_ENVIRONMENT = {
     "CartPole": "cartpole", "Acrobot": "acrobot", "Pendulum": "pendulum", "InvertedPendulum": "inverted-pendulum",
     "InvertedDoublePendulum": "inverted-double-pendulum",
     "Reacher": "reacher", "Swimmer": "swimmer", "BipedalWalker": "bipedal-walker",
-    "Ant-v5": "ant",  # not version 4, whose observations lack what the preset is for
+    "Ant-v5": "ant", "Humanoid-v5": "ant",  # not Ant-v4, whose observations lack what the preset is for
 }  # fmt: skip
 BY_FAMILY = {name: name for name in ("classic", "box2d", "mujoco", "atari", "procgen", "minigrid", *SIMULATORS)}
 BY_FAMILY["dm_control"] = BY_FAMILY.pop("dmc")
