@@ -198,6 +198,8 @@ def test_fewer_environments_than_the_presets_many_have_longer_rollouts(num_envs:
         ("Ant-v5", "ant"),
         ("gymnasium:Ant-v5", "ant"),
         ("Humanoid-v5", "ant"),
+        ("Walker2d-v4", "walker2d"),
+        ("gymnasium:Walker2d-v5", "walker2d"),
         ("Humanoid-v4", "mujoco"),
         ("HumanoidStandup-v5", "mujoco"),
         ("Ant-v4", "mujoco"),

@@ -35,6 +35,16 @@ PROCGEN_PPG = {
     "beta_clone": 1.0,
     "aux_learning_rate": 5e-4,
 }
+MUJOCO = {
+    "num_envs": 64, "num_steps": 32, "gamma": 0.99, "gae_lambda": 0.95, "learning_rate": 3e-4, "num_minibatches": 32,
+    "initial_std": 0.6, **NORMALISED, **ANNEALED,
+}  # fmt: skip
+MUJOCO_EACH = {
+    "ppo": {"epochs": 10, "recompute_advantages": True},
+    "ppg": {"n_pi": 8, "e_pi": 10, "e_v": 10, "e_aux": 3, "aux_minibatches": 64, "aux_learning_rate": 3e-4},
+    "a2c": CONTINUOUS_A2C,
+    "vpg": OFTEN,
+}
 
 PRESETS: dict[str, Preset] = {
     "cartpole": Preset(
@@ -94,20 +104,20 @@ PRESETS: dict[str, Preset] = {
     ),
     "mujoco": Preset(
         "MuJoCo with 64 environments: a small initial deviation, advantages computed anew in every epoch",
-        {"num_envs": 64, "num_steps": 32, "gamma": 0.99, "gae_lambda": 0.95, "learning_rate": 3e-4,
-         "num_minibatches": 32, "initial_std": 0.6, **NORMALISED, **ANNEALED},
-        {"ppo": {"epochs": 10, "recompute_advantages": True},
-         "ppg": {"n_pi": 8, "e_pi": 10, "e_v": 10, "e_aux": 3, "aux_minibatches": 64, "aux_learning_rate": 3e-4},
-         "a2c": CONTINUOUS_A2C, "vpg": OFTEN},
+        MUJOCO,
+        MUJOCO_EACH,
+        many=True,
+    ),
+    "walker2d": Preset(
+        "Walker2d: like mujoco with layers of 128 units",
+        {**MUJOCO, "hidden_sizes": (128, 128)},
+        MUJOCO_EACH,
         many=True,
     ),
     "ant": Preset(
         "Ant-v5 and Humanoid-v5, which observe contact forces: mujoco with larger minibatches, observations clipped at 3",
-        {"num_envs": 64, "num_steps": 32, "gamma": 0.99, "gae_lambda": 0.95, "learning_rate": 3e-4,
-         "num_minibatches": 8, "initial_std": 0.6, "clip_observation": 3.0, **NORMALISED, **ANNEALED},
-        {"ppo": {"epochs": 10, "recompute_advantages": True},
-         "ppg": {"n_pi": 8, "e_pi": 10, "e_v": 10, "e_aux": 3, "aux_minibatches": 64, "aux_learning_rate": 3e-4},
-         "a2c": CONTINUOUS_A2C, "vpg": OFTEN},
+        {**MUJOCO, "num_minibatches": 8, "clip_observation": 3.0},
+        MUJOCO_EACH,
         many=True,
     ),
     "mujoco-paper": Preset(
@@ -127,11 +137,8 @@ PRESETS: dict[str, Preset] = {
     ),
     "inverted-double-pendulum": Preset(
         "InvertedDoublePendulum: like mujoco with larger minibatches, but advantages keep their scale",
-        {"num_envs": 64, "num_steps": 32, "gamma": 0.99, "gae_lambda": 0.95, "learning_rate": 6e-4,
-         "num_minibatches": 8, "initial_std": 0.6, "normalize_advantage": "none", **NORMALISED, **ANNEALED},
-        {"ppo": {"epochs": 10, "recompute_advantages": True},
-         "ppg": {"n_pi": 8, "e_pi": 10, "e_v": 10, "e_aux": 3, "aux_minibatches": 64, "aux_learning_rate": 3e-4},
-         "a2c": CONTINUOUS_A2C, "vpg": OFTEN},
+        {**MUJOCO, "num_minibatches": 8, "learning_rate": 6e-4, "normalize_advantage": "none"},
+        MUJOCO_EACH,
         many=True,
     ),
     "reacher": Preset(
@@ -205,7 +212,7 @@ PRESETS: dict[str, Preset] = {
 BY_ENVIRONMENT = {
     "CartPole": "cartpole", "Acrobot": "acrobot", "Pendulum": "pendulum", "InvertedPendulum": "inverted-pendulum",
     "InvertedDoublePendulum": "inverted-double-pendulum",
-    "Reacher": "reacher", "Swimmer": "swimmer", "BipedalWalker": "bipedal-walker",
+    "Reacher": "reacher", "Swimmer": "swimmer", "Walker2d": "walker2d", "BipedalWalker": "bipedal-walker",
     "Ant-v5": "ant", "Humanoid-v5": "ant",  # not Ant-v4, whose observations lack what the preset is for
 }  # fmt: skip
 BY_FAMILY = {name: name for name in ("classic", "box2d", "mujoco", "atari", "procgen", "minigrid", *SIMULATORS)}
