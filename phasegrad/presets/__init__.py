@@ -39,7 +39,7 @@ MUJOCO = {
     "num_envs": 64, "num_steps": 32, "gamma": 0.99, "gae_lambda": 0.95, "learning_rate": 3e-4, "num_minibatches": 32,
     "initial_std": 0.6, **NORMALISED, **ANNEALED,
 }  # fmt: skip
-MUJOCO_EACH = {
+MUJOCO_EACH: dict[str, Mapping[str, Any]] = {
     "ppo": {"epochs": 10, "recompute_advantages": True},
     "ppg": {"n_pi": 8, "e_pi": 10, "e_v": 10, "e_aux": 3, "aux_minibatches": 64, "aux_learning_rate": 3e-4},
     "a2c": CONTINUOUS_A2C,
